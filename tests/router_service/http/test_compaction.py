@@ -9,9 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from router_service.requests.parsing import Endpoint, parse_request
 from tests import apis
-from tests.answering import MODELS, Peers, peers
+from tests.answering import MODELS, Peers
 from tests.apis import Api
 from tests.bodies import ASK, TOOLS
 from tests.dialect_answers import Content, events, whole
@@ -30,14 +29,7 @@ PATHS = {model: f"/v1{api.path}" for api, model in MODELS.items()}
 OTHERS = [apis.CHAT, apis.MESSAGES]
 
 
-@pytest.fixture(scope="module")
-def it() -> Iterator[Peers]:
-    """Yield a gateway: `small` speaks Chat Completions, `medium` Responses, `large` Messages."""
-    with peers() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client(it: Peers) -> Iterator[openai.OpenAI]:
     """Yield OpenAI's client."""
     url = f"{it.http.base_url}/v1"
@@ -161,5 +153,3 @@ def test_router_compacts_without_verification(it: Peers, path: str) -> None:
     response = it.post(path, body)
     assert response.headers["x-switchcraft-model"] == "large"
     assert [item["type"] for item in response.json()["output"]] == ["compaction"]
-    make = Endpoint.compacting if is_compact else Endpoint.of
-    assert parse_request(make(apis.RESPONSES), body).unverifiable == "unread"

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from router_service.requests.planning import POLICY_HEADER
+from router_service.settings import RiskSettings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
@@ -133,3 +134,41 @@ def test_the_arm_that_replaced_a_failed_one_stays(http: httpx.Client, sandbox: S
     after = send(http, [*ASK, *step, *step], "economy", "failing")
     assert after.headers["x-switchcraft-reason"] == "sticky"
     assert after.headers["x-switchcraft-model"] == replaced_by != "small"
+
+
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "clear"}
+CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+LOOP = [*ASK, CALLED, RESULT]
+TURN = [*LOOP, {"role": "assistant", "content": "Clear."}, *ASK]
+FAILING = [*ASK, *[CALLED, RESULT | {"content": "Error: no"}] * 2]
+STALLED = {"change_when_stalled": True}
+DEMAND = {"destructive": {"tools": ["get_weather"], "min_probability": 0.6}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "risk", "messages", "policies", "told"),
+    [
+        ({}, None, LOOP, ("economy", "quality"), ("small", "sticky")),
+        ({}, None, TURN, ("economy", "quality"), ("small", "sticky")),  # a better arm costs more
+        ({}, None, FAILING, ("quality", "quality"), ("large", "sticky")),
+        (STALLED, None, FAILING, ("quality", "quality"), ("medium", "switched")),
+        ({}, DEMAND, LOOP, ("economy", "quality"), ("medium", "sticky")),
+    ],
+)
+def test_the_arm_of_a_conversation_stays_unless_the_settings_allow_a_change(
+    sandbox: Sandbox,
+    changes: dict[str, object],
+    risk: dict[str, object] | None,
+    messages: list[Any],
+    policies: tuple[str, str],
+    told: tuple[str, str],
+) -> None:
+    """A tool loop that stalls may change its arm, and risky tools keep what they demand."""
+    section: dict[str, Any] = {"conversations": {"enabled": True, **changes}}
+    if risk is not None:
+        section["risk"] = RiskSettings.model_validate(risk)
+    with gateway_client(sandbox_settings(sandbox.base_url, **section), FakeRouter()) as http:
+        record_of(http, send(http, ASK, policies[0], "s"))
+        after = send(http, messages, policies[1], "s")
+    found = (after.headers["x-switchcraft-model"], after.headers["x-switchcraft-reason"])
+    assert found == told

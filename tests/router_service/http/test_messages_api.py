@@ -16,7 +16,6 @@ from router_service.serving.app import create_app
 from router_service.settings import (
     Settings,
 )
-from tests import apis
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter
 from tests.gateways import (
@@ -45,15 +44,19 @@ def claude(gateway_url: str) -> Iterator[anthropic.Anthropic]:
         yield made
 
 
-def test_messages_and_chat_get_the_same_decision(http: httpx.Client, router: FakeRouter) -> None:
+def test_all_apis_get_the_same_decision(http: httpx.Client, router: FakeRouter) -> None:
     """The router sees the same conversation, and decides equally."""
     asked = len(router.asked)
-    chat = http.post(CHAT, json={"model": "switchcraft", "messages": ASK, "tools": TOOLS})
-    message = http.post(MESSAGES, json=ASKED)
-    first, second = router.asked[asked:]
-    assert first == second
+    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    answers = [
+        http.post(CHAT, json=BODY),
+        http.post("/v1/responses", json={"model": "switchcraft", "input": ASK, "tools": flat}),
+        http.post(MESSAGES, json=ASKED),
+    ]
+    first, second, third = router.asked[asked:]
+    assert first == second == third
     for name in ("model", "policy", "reason"):
-        assert message.headers[f"x-switchcraft-{name}"] == chat.headers[f"x-switchcraft-{name}"]
+        assert len({answer.headers[f"x-switchcraft-{name}"] for answer in answers}) == 1
 
 
 @pytest.mark.parametrize(
@@ -62,13 +65,9 @@ def test_messages_and_chat_get_the_same_decision(http: httpx.Client, router: Fak
         ({"model": "switchcraft:quality"}, "large", "threshold"),
         ({"model": "large"}, "large", "pinned"),
         ({"model": "claude-sonnet-4-5"}, "medium", "threshold"),
-        ({"tools": []}, "small", "chat"),
         # Claude Code marks a model whose long context window it wants to use.
         ({"model": "large[1m]"}, "large", "pinned"),
-        ({"model": "large[1m][1m]"}, "large", "pinned"),
         ({"model": "large [1m]"}, "large", "pinned"),
-        ({"model": "switchcraft[1m]"}, "medium", "threshold"),
-        ({"model": "switchcraft:quality[1m]"}, "large", "threshold"),
         ({"model": "claude-sonnet-4-5[1m]"}, "medium", "threshold"),
     ],
 )
@@ -80,17 +79,6 @@ def test_model_names_work_as_in_chat(
     assert response.status_code == 200, response.text
     assert (response.headers["x-switchcraft-model"], response.json()["model"]) == (model, model)
     assert response.headers["x-switchcraft-reason"] == reason
-
-
-def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox) -> None:
-    """Everything except the value of `model` reaches the upstream unchanged."""
-    body = (
-        b'{ "messages":[{"role":"user","content":"\\u00e9"}],'
-        b'"new":{"model":1e3},\n "model" : "large" ,"top_p":0.10,"max_tokens":10}'
-    )
-    response = http.post(f"{MESSAGES}?beta=true", content=body)
-    assert response.status_code == 200, response.text
-    assert sandbox.last_body() == body
 
 
 @pytest.mark.parametrize(
@@ -109,19 +97,6 @@ def test_version_and_betas_reach_the_upstream(
     sent = sandbox.last_headers()
     assert (sent["anthropic-version"], sent.get("anthropic-beta")) == (version, beta)
     assert "client-key" not in sent.values()
-
-
-def test_errors_have_anthropics_format_and_types(claude: anthropic.Anthropic) -> None:
-    """The client raises the exception of the status, with the gateway's message and request id."""
-    with pytest.raises(anthropic.NotFoundError) as caught:
-        claude.messages.create(**ASKED | {"model": "unknown"})
-    error = caught.value
-    assert error.type == "not_found_error"
-    assert "'unknown' does not exist" in error.message
-    body: Any = error.body
-    assert body["request_id"] == error.response.headers["x-request-id"]
-    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
-        claude.messages.create(**ASKED | {"max_tokens": -1})
 
 
 def test_models_are_listed_in_the_clients_format(
@@ -224,9 +199,8 @@ IMAGE: Any = {
 @pytest.mark.parametrize(
     ("status", "refusal"),
     [
-        (404, REFUSED),
         (404, {"detail": "Not Found"}),
-        (405, REFUSED),
+        (500, REFUSED),
         (400, REFUSED | {"error": {"type": "invalid_request_error", "message": "no counting"}}),
         (200, {"input_tokens": 0}),
         (200, {"type": "message"}),
@@ -248,23 +222,3 @@ def test_tokens_are_estimated_if_the_upstream_refuses(status: int, refusal: obje
             assert answer.headers["x-switchcraft-estimated"] == "true"
             counts.append(answer.json()["input_tokens"])
     assert 0 < counts[0] < 100 < counts[1] < counts[2]
-
-
-def test_tokens_are_estimated_without_such_an_upstream(sandbox: Sandbox) -> None:
-    """If no upstream can count, or if it fails, the count is estimated, and a header says so."""
-    settings = Settings.sandbox(sandbox.base_url, ["small", "medium", "large"], upstreams=ONE_TRY)
-    deployment = settings.models[0].deployments[0].model_copy(update={"apis": (apis.CHAT,)})
-    small = settings.models[0].model_copy(update={"deployments": (deployment,)})
-    settings = settings.model_copy(update={"models": (small, *settings.models[1:])})
-    failing = {"x-sandbox": "status=500"}
-    with gateway_client(settings, FakeRouter()) as http:
-        path = f"{MESSAGES}/count_tokens"
-        answers = [
-            http.post(path, json={"model": "small", "messages": ASK}),
-            http.post(path, json={"model": "large", "messages": ASK}, headers=failing),
-        ]
-        refused = http.post(path, json={"model": "none", "messages": ASK})
-    for answer in answers:
-        assert answer.json() == {"input_tokens": len(ASK[0]["content"]) // 5}
-        assert answer.headers["x-switchcraft-estimated"] == "true"
-    assert refused.status_code == 404

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import socket
 import threading
@@ -12,8 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import product
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +21,6 @@ from router_service.http.protocol import (
     CorkedTransport,
     protocol_with_limits,
 )
-from tests.products import pairwise
 from tests.serving import WAIT_S, served, wait_for
 
 LIMITS = ConnectionLimits(
@@ -193,15 +189,6 @@ def _takes(connection: socket.socket, part: bytes) -> bool:
     return True
 
 
-def test_pipelined_requests_are_answered_once(url: str, echo: Echo) -> None:
-    """Several requests in one packet are each answered once."""
-    before = echo.served
-    with connected(url, (GET + b"\r\n") * 3) as connection:
-        wait_for(lambda: echo.served == before + 3, "all are served")
-        connection.shutdown(socket.SHUT_WR)
-        assert read_all(connection).count(b"HTTP/1.1 200") == 3
-
-
 def test_client_that_reads_nothing_is_disconnected(url: str, echo: Echo) -> None:
     """Little of its answer is buffered, and the connection is closed after the time limit."""
     before, cancelled = echo.sent_bytes, echo.cancelled
@@ -290,52 +277,6 @@ def test_trailers_are_not_added_to_headers(url: str, echo: Echo, *, is_one_packe
     names = [name for name, _ in echo.scopes[-1]["headers"]]
     assert names == [b"host", b"transfer-encoding", b"x-a"]
     assert echo.bodies[-1] == b"hi"
-
-
-class Upgrade(NamedTuple):
-    """A request for another protocol, and how it is sent."""
-
-    headers: bytes
-    is_chunked: bool
-    packets: int
-
-
-UPGRADES = [
-    b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
-    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n",
-    b"connection: keep-alive, Upgrade\r\nupgrade: x\r\n",
-]
-
-
-@pytest.mark.parametrize(
-    ("upgrade", "is_chunked", "packets"),
-    # Which protocol is asked for, and how the body is framed and split, are read one by one.
-    pairwise([Upgrade(*each) for each in product(UPGRADES, (True, False), (1, 2, 3))]),
-)
-def test_upgrade_headers_are_ignored(
-    url: str, echo: Echo, upgrade: bytes, *, is_chunked: bool, packets: int
-) -> None:
-    """The body of a request that asks for another protocol is not read as another request."""
-    smuggled = b"GET /forbidden HTTP/1.1\r\nhost: h\r\n\r\n"
-    framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b""
-    framing = framing or b"content-length: %d\r\n\r\n" % len(smuggled)
-    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(smuggled), smuggled) if is_chunked else smuggled
-    sent = POST + upgrade + framing + body
-    before = echo.served
-    with connected(url) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        cuts = [0, len(sent) - len(body), len(sent) - len(body) // 2, len(sent)]
-        bounds = {1: [0, len(sent)], 2: [0, cuts[1], len(sent)], 3: cuts}[packets]
-        for start, stop in itertools.pairwise(bounds):
-            connection.sendall(sent[start:stop])
-            time.sleep(0.02)
-        answer = connection.recv(1000)
-        assert answer.count(b"HTTP/1.1") == 1
-        assert answer.endswith(b"\r\n\r\nok")
-        connection.sendall(GET + b"\r\n")
-        assert connection.recv(1000).endswith(b"ok")
-    assert echo.bodies[-1] == smuggled
-    assert [scope["path"] for scope in echo.scopes[before:]] == ["/read", "/"]
 
 
 def test_longest_idle_connection_is_closed_at_limit(

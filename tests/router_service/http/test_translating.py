@@ -1,92 +1,81 @@
-"""Every client reaches every upstream: requests and answers are translated between three APIs."""
+"""Every client reaches every upstream, whatever values requests and answers have."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import anthropic
 import httpx
 import openai
-import orjson
 import pytest
 from openai.types.responses import ResponseCreatedEvent
 
 from router_service.serving.app import create_app
 from router_service.settings import VerificationSettings
 from tests import apis
-from tests.answering import settings_of
+from tests.answering import MODELS, Peers, settings_of
 from tests.apis import APIS, Api
-from tests.bodies import ASK, BODY, CHAT, TOOLS
-from tests.fakes import FakeRouter, VerifyingRouter
-from tests.gateways import (
-    VERIFIED,
-    gateway_client,
-    record_of,
-)
-from tests.products import pairwise
-from tests.router_service.http.test_messages_api import ASKED, MESSAGES
-from tests.serving import ONE_TRY, Sandbox, scripted, served
+from tests.bodies import ASK, TOOLS
+from tests.dialect_answers import CASES, events, whole
+from tests.fakes import VerifyingRouter
+from tests.gateways import VERIFIED
+from tests.router_service.http import scripted
+from tests.router_service.http.scripted import DONE, Script
+from tests.serving import Sandbox, served
 
-RESPONSES = "/v1/responses"
-BODIES: dict[Api, tuple[str, dict[str, Any]]] = {
-    apis.CHAT: (CHAT, BODY),
-    apis.RESPONSES: (
-        RESPONSES,
-        {
-            "model": "switchcraft",
-            "input": ASK,
-            "tools": [{"type": "function", **TOOLS[0]["function"]}],
-            "store": False,
-        },
-    ),
-    apis.MESSAGES: (MESSAGES, ASKED),
-}
+CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
+PAIRS = [(client, source) for client in APIS for source in APIS if client is not source]
+FUNCTION = TOOLS[0]["function"]
 SAID = {"role": "assistant", "content": "Rain."}
-BLANK = {"role": "user", "content": ""}
-SPEAKERS = {"small": apis.CHAT, "medium": apis.RESPONSES, "large": apis.MESSAGES}
-"""The only API of each model."""
-CROSSINGS = [
-    (client, model) for client in APIS for model, own in SPEAKERS.items() if own is not client
-]
+ENDS = {CHAT: "[DONE]", RESPONSES: "response.completed", MESSAGES: "message_stop"}
 
 
-class Wrong(NamedTuple):
-    """A client's request, the API of its upstream, and the API in which the upstream answers."""
-
-    client: Api
-    own: Api
-    written: Api
-    stream: bool
-
-
-@pytest.fixture(scope="module")
-def gateway(sandbox: Sandbox) -> Iterator[str]:
-    """Serve a gateway each of whose models speaks one API; yield its address."""
-    settings = settings_of(sandbox.base_url, SPEAKERS, ONE_TRY)
-    with served(create_app(settings, FakeRouter())) as url:
-        yield url
+def body_of(client: Api, *items: Any, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """Return a request with a tool, and with further messages or items."""
+    messages = [*ASK, *items]
+    own: dict[Api, dict[str, Any]] = {
+        CHAT: {"messages": messages, "tools": TOOLS},
+        RESPONSES: {"input": messages, "tools": [{"type": "function", **FUNCTION}], "store": False},
+        MESSAGES: {
+            "messages": messages,
+            "tools": [{"name": FUNCTION["name"], "input_schema": FUNCTION["parameters"]}],
+            "max_tokens": 99,
+        },
+    }
+    return {"model": "switchcraft", **own[client], **fields}
 
 
-@pytest.fixture(scope="module")
-def http(gateway: str) -> Iterator[httpx.Client]:
-    """Yield a plain client of the gateway."""
-    with httpx.Client(base_url=gateway, timeout=10) as client:
-        yield client
+def ask(
+    it: Peers,
+    client: Api,
+    source: Api,
+    answer: bytes,
+    *,
+    stream: bool = False,
+    body: dict[str, Any] | None = None,
+) -> httpx.Response:
+    """Ask the model that speaks an API, which gives this answer."""
+    sent = (body or body_of(client)) | {"model": MODELS[source], "stream": stream}
+    return it.ask(client, json.dumps(sent).encode(), answer, stream=stream)
+
+
+def stream_of(sent: list[dict[str, Any]], api: Api) -> bytes:
+    """Return events as an upstream sends them."""
+    return scripted.data(*sent) + (DONE if api is CHAT else b"")
 
 
 WRONG: dict[Api, tuple[object, object]] = {
-    apis.CHAT: (
+    CHAT: (
         {"id": "c", "object": "chat.completion", "model": "m", "choices": [{"message": {}}]},
         {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "x"}}]},
     ),
-    apis.RESPONSES: (
+    RESPONSES: (
         {"id": "r", "object": "response", "status": "completed", "model": "m", "output": []},
         {"type": "response.created", "response": {"id": "r", "output": []}},
     ),
-    apis.MESSAGES: (
+    MESSAGES: (
         {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []},
         {"type": "message_start", "message": {"id": "m", "content": []}},
     ),
@@ -94,100 +83,92 @@ WRONG: dict[Api, tuple[object, object]] = {
 """A whole answer and a first event in each API."""
 
 
-@pytest.mark.parametrize(
-    ("client", "own", "written", "stream"),
-    pairwise(
-        [Wrong(*each) for each in product(APIS, APIS, APIS, (False, True)) if each[1] != each[2]],
-        # What an answer is, whole or as a stream, is recognized by the reader of one API.
-        lambda each: (each.own, each.written, each.stream),
-    ),
-)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("own", "written"), PAIRS)
 def test_upstream_that_answers_in_another_api_is_replaced(
-    sandbox: Sandbox, client: Api, own: Api, written: Api, stream: bool
+    script: Script, own: Api, written: Api, stream: bool
 ) -> None:
-    """An answer that is not one of the API that was asked is a failure; another model answers."""
-    value = orjson.dumps(WRONG[written][stream])
-    body = b"data: " + value + b"\n\n" if stream else value
-    kind = b"text/event-stream" if stream else b"application/json"
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
-    with scripted(head % (kind, len(body)) + body) as wrong_url:
-        settings = settings_of(sandbox.base_url, {"small": client, "medium": own, "large": client})
-        wrong = settings.models[1].deployments[0].model_copy(update={"base_url": wrong_url})
-        medium = settings.models[1].model_copy(update={"deployments": (wrong,)})
-        models = (settings.models[0], medium, settings.models[2])
-        settings = settings.model_copy(update={"models": models})
-        path, asked = BODIES[client]
-        with gateway_client(settings, FakeRouter()) as http:
-            response = http.post(path, json=asked | {"stream": stream})
-            record = record_of(http, response)
-    assert response.status_code == 200
-    assert (response.headers["x-switchcraft-model"], record["attempts"]) == ("large", 2)
+    """An answer that is not one of the API that was asked is a failure; another one answers."""
+    good, wrong = CASES["text"], WRONG[written][stream]
+    if stream:
+        first = scripted.stream(scripted.data(wrong))
+        second = scripted.stream(stream_of(events(good, CHAT, 100), CHAT))
+    else:
+        first = scripted.whole(json.dumps(wrong).encode())
+        second = scripted.whole(json.dumps(whole(good, CHAT)).encode())
+    script.play(first)
+    script.play(second, at="second")
+    response = script.ask(model=f"{own.name}+", stream=stream)
+    assert (response.status_code, script.places()) == (200, ["first", "second"])
+    assert "Oslo" in response.text
 
 
 @pytest.mark.parametrize(
-    ("client", "fields", "named"),
+    ("client", "other", "items", "fields", "named"),
     [
-        (apis.MESSAGES, {"top_k": 5}, "top_k"),
-        (apis.CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
-        (apis.RESPONSES, {"background": True}, "background"),
-        (apis.MESSAGES, {"messages": [*ASK, SAID, BLANK]}, "messages[2].content (empty)"),
+        (MESSAGES, CHAT, [], {"top_k": 5}, "top_k"),
+        (CHAT, MESSAGES, [], {"logit_bias": {"5": 1}}, "logit_bias"),
+        (RESPONSES, CHAT, [], {"background": True}, "background"),
+        (
+            MESSAGES,
+            CHAT,
+            [SAID, SAID | {"role": "user", "content": ""}],
+            {},
+            "messages[2].content (empty)",
+        ),
     ],
 )
 def test_fields_without_equivalent_exclude_models(
-    http: httpx.Client, sandbox: Sandbox, client: Api, fields: dict[str, Any], named: str
+    it: Peers,
+    client: Api,
+    other: Api,
+    items: list[Any],
+    fields: dict[str, Any],
+    named: str,
 ) -> None:
-    """Only models that speak the client's API are left; without any, the error names the field."""
-    path, body = BODIES[client]
-    response = http.post(path, json=body | fields)
-    (own,) = (model for model, dialect in SPEAKERS.items() if dialect is client)
-    assert response.status_code == 200, response.text
-    assert response.headers["x-switchcraft-model"] == own
-    others = dict.fromkeys(SPEAKERS, next(other for other in APIS if other is not client))
-    with gateway_client(settings_of(sandbox.base_url, others), FakeRouter()) as without:
-        for model in ("switchcraft", "large"):
-            refused = without.post(path, json=body | fields | {"model": model})
-            assert refused.status_code == 400
-            assert f"'{named}'" in refused.json()["error"]["message"]
+    """Only models that speak the client's API are left; other ones are refused with the field."""
+    body = body_of(client, *items, **fields)
+    answer = json.dumps(whole(CASES["text"], client)).encode()
+    routed = it.ask(client, json.dumps(body).encode(), answer)
+    assert routed.headers["x-switchcraft-model"] == MODELS[client]
+    refused = ask(it, client, other, b"{}", body=body)
+    assert refused.status_code == 400
+    assert f"'{named}'" in refused.json()["error"]["message"]
 
 
-def test_translated_response_is_not_stored(http: httpx.Client) -> None:
+def test_translated_response_is_not_stored(it: Peers) -> None:
     """A response that another API answered cannot be continued, and the error says so."""
-    path, body = BODIES[apis.RESPONSES]
-    body = {name: value for name, value in body.items() if name != "store"}
-    first = http.post(path, json=body | {"model": "small"})
+    body = body_of(RESPONSES, store=None)
+    answer = json.dumps(whole(CASES["text"], CHAT) | {"id": "chatcmpl-unstored"}).encode()
+    first = ask(it, RESPONSES, CHAT, answer, body=body)
     assert first.status_code == 200, first.text
-    again = body | {"model": "medium", "previous_response_id": first.json()["id"]}
-    response = http.post(path, json=again)
+    again = body | {"previous_response_id": first.json()["id"]}
+    response = ask(it, RESPONSES, RESPONSES, b"{}", body=again)
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "previous_response_not_found"
 
 
-@pytest.mark.parametrize(("client", "model"), CROSSINGS)
-def test_comments_keep_translated_streams_alive(
-    http: httpx.Client, client: Api, model: str
-) -> None:
+@pytest.mark.parametrize(("client", "source"), PAIRS)
+def test_comments_keep_translated_streams_alive(it: Peers, client: Api, source: Api) -> None:
     """An upstream's comments reach the client, so that no proxy gives up while a model thinks."""
-    path, body = BODIES[client]
-    faults = {"x-sandbox": "keep_alives,multi_line"}
-    response = http.post(path, json=body | {"model": model, "stream": True}, headers=faults)
+    sent = stream_of(events(CASES["one call"], source), source).replace(b"\n\n", b"\n\n: wait\n\n")
+    response = ask(it, client, source, sent, stream=True)
     assert response.content.count(client.ping) > 3
-    assert record_of(http, response)["calls"] == 1
 
 
-@pytest.fixture(scope="module", params=APIS)
+@pytest.fixture(scope="module", params=[CHAT, MESSAGES])
 def slow(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[str]:
     """Serve a gateway that waits for verified answers; yield its address.
 
     It asks `small`, which is slow, and then `large`, which speaks one of the APIs.
     """
-    speakers = {"small": apis.CHAT, "medium": apis.CHAT, "large": request.param}
+    speakers = {"small": CHAT, "medium": CHAT, "large": request.param}
     settings = settings_of(sandbox.base_url, speakers)
     verification = VerificationSettings(keep_alive_s=0.05)
     router = settings.router.model_copy(update={"verification": verification})
-    settings = settings.model_copy(update={"router": router})
-    sandbox.set_faults("small", "delay_s=0.3")
     asking = VerifyingRouter(groups=(("small",), ("large",)))
-    with served(create_app(settings, asking)) as url:
+    sandbox.set_faults("small", "delay_s=0.3")
+    with served(create_app(settings.model_copy(update={"router": router}), asking)) as url:
         yield url
     sandbox.set_faults("small", "")
 
@@ -195,40 +176,171 @@ def slow(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[str]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_responses_client_sees_that_it_must_wait(slow: str, fails: bool) -> None:
     """A verified stream begins with one `response.created`, whose id and numbers are continued."""
-    path, body = BODIES[apis.RESPONSES]
+    body = body_of(RESPONSES)
     headers = VERIFIED | ({"x-sandbox": "delay_s=0.3,status=500"} if fails else {})
-    response = httpx.post(slow + path, json=body | {"stream": True}, headers=headers, timeout=20)
-    sent = [orjson.loads(line[6:]) for line in response.text.splitlines() if line[:5] == "data:"]
+    url = f"{slow}/v1/responses"
+    response = httpx.post(url, json=body | {"stream": True}, headers=headers, timeout=20)
+    sent = [json.loads(line[6:]) for line in response.text.splitlines() if line[:5] == "data:"]
     kinds = [event["type"] for event in sent]
     assert kinds[:3] == ["response.created", "response.in_progress", "response.in_progress"]
     assert kinds.count("response.created") == 1
     assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
-    ids = {event["response"]["id"] for event in sent if "response" in event}
-    assert ids == {sent[0]["response"]["id"]}
+    assert len({event["response"]["id"] for event in sent if "response" in event}) == 1
     assert kinds[-1] == ("error" if fails else "response.completed")
     client = openai.OpenAI(base_url=f"{slow}/v1", api_key="k", max_retries=0)
-    with client.responses.stream(**body, extra_headers=headers) as events:
+    with client.responses.stream(**body, extra_headers=headers) as found:
         if fails:
             with pytest.raises(openai.APIError):
-                events.get_final_response()
+                found.get_final_response()
             return
-        seen = list(events)
-        final: Any = events.get_final_response()
+        seen = list(found)
+        final: Any = found.get_final_response()
     assert isinstance(seen[0], ResponseCreatedEvent)
     assert final.id == seen[0].response.id
-    assert final.output[0].type == "function_call"
     assert json.loads(final.output[0].arguments) == {"city": "Oslo"}
 
 
 def test_messages_client_sees_that_it_must_wait(slow: str) -> None:
     """A verified stream begins with pings, which Anthropic's client accepts at any place."""
-    path, body = BODIES[apis.MESSAGES]
-    response = httpx.post(slow + path, json=body | {"stream": True}, headers=VERIFIED, timeout=20)
+    body = body_of(MESSAGES)
+    url = f"{slow}/v1/messages"
+    response = httpx.post(url, json=body | {"stream": True}, headers=VERIFIED, timeout=20)
     ping = 'event: ping\ndata: {"type":"ping"}\n\n'
     assert response.text.startswith(f"{ping}{ping}")
     assert response.text.count("message_start") == 2  # the event's name and its type
     client = anthropic.Anthropic(base_url=slow, api_key="k", max_retries=0)
-    with client.messages.stream(**body, extra_headers=VERIFIED) as events:
-        message: Any = events.get_final_message()
+    with client.messages.stream(**body, extra_headers=VERIFIED) as found:
+        message: Any = found.get_final_message()
     (block,) = message.content
     assert block.input == {"city": "Oslo"}
+
+
+WIDE, LONG = 2**64 + 1, 10**400
+DEEP = "[" * 300 + "]" * 300
+
+
+@pytest.mark.parametrize("source", APIS)
+@pytest.mark.parametrize("client", [CHAT, MESSAGES])
+def test_integers_beyond_64_bits_are_not_rounded(it: Peers, client: Api, source: Api) -> None:
+    """The upstream gets those of a schema and of arguments, and the client those of an answer."""
+    schema = {"type": "object", "properties": {"a": {"enum": [WIDE, -WIDE, LONG]}}}
+    arguments = {"a": WIDE, "b": LONG}
+    function = {"name": "get_weather", "arguments": json.dumps(arguments)}
+    if client is MESSAGES:
+        use = {"type": "tool_use", "id": "c", "name": "get_weather", "input": arguments}
+        result: Any = {"type": "tool_result", "tool_use_id": "c", "content": "a"}
+        items: list[Any] = [{"role": "assistant", "content": [use]}]
+        items += [{"role": "user", "content": [result]}]
+        tools: list[Any] = [{"name": "get_weather", "input_schema": schema}]
+    else:
+        calls = [{"id": "c", "type": "function", "function": function}]
+        items = [{"role": "assistant", "tool_calls": calls}]
+        items += [{"role": "tool", "tool_call_id": "c", "content": "a"}]
+        tools = [{"type": "function", "function": {"name": "get_weather", "parameters": schema}}]
+    body = body_of(client, *items, tools=tools)
+    text = f'{{"a":{WIDE},"b":-{WIDE},"c":1e400}}'
+    answer = with_arguments(source, text if source is not MESSAGES else None)
+    response = ask(it, client, source, answer.replace(b'"ARGUMENTS"', text.encode()), body=body)
+    assert response.status_code == 200, response.text
+    sent = it.upstream.bodies[-1]
+    assert min(sent.count(b"%d" % number) for number in (WIDE, LONG)) >= 2
+    if source is MESSAGES or client is not MESSAGES:
+        assert str(WIDE) in response.text
+        assert "1e400" in response.text
+    assert "1.8446744073709552e" not in sent.decode() + response.text
+
+
+def with_arguments(source: Api, text: str | None) -> bytes:
+    """Return a whole answer with one call, whose arguments are a text or the value "ARGUMENTS"."""
+    answer = whole(CASES["one call"], source)
+    said = "ARGUMENTS" if text is None else text
+    if source is CHAT:
+        answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = said
+    elif source is RESPONSES:
+        answer["output"][-1]["arguments"] = said
+    else:
+        answer["content"][-1]["input"] = said
+    return json.dumps(answer).encode()
+
+
+def streamed_call(source: Api) -> bytes:
+    """Return the events of a call whose arguments are the value "ARGUMENTS" in its first one."""
+    sent = events(CASES["one call"], source, size=1000)
+    if source is CHAT:
+        place = next(i for i, e in enumerate(sent) if "tool_calls" in e["choices"][0]["delta"])
+        call = sent[place]["choices"][0]["delta"]["tool_calls"][0]
+        call["function"]["arguments"] = "ARGUMENTS"
+        del sent[place + 1]
+        return stream_of(sent, source)
+    for place, event in enumerate(sent):
+        if event.get("content_block", {}).get("type") == "tool_use":
+            event["content_block"]["input"] = "ARGUMENTS"
+            del sent[place + 1]  # the delta
+    return stream_of(sent, source)
+
+
+@pytest.mark.parametrize("value", [f'{{"a":{DEEP}}}', '{"\\ud83d":1}', '{"a":NaN}'])
+@pytest.mark.parametrize(
+    ("client", "source"), [(client, source) for client, source in PAIRS if source is not RESPONSES]
+)
+def test_objects_that_no_api_can_express_are_malformed_answers(
+    it: Peers, client: Api, source: Api, value: str
+) -> None:
+    """Such arguments of a call give 502, or an error event in a stream, and never 500."""
+    answer = with_arguments(source, None).replace(b'"ARGUMENTS"', value.encode())
+    assert ask(it, client, source, answer).status_code == 502
+    sent = streamed_call(source).replace(b'"ARGUMENTS"', value.encode())
+    response = ask(it, client, source, sent, stream=True)
+    assert response.status_code == 502 or "error" in response.text
+    assert it.problems == []
+
+
+@pytest.mark.parametrize(("client", "source"), PAIRS)
+def test_surrogates_in_answers(it: Peers, client: Api, source: Api) -> None:
+    """Text gets a question mark. The name, the id or the arguments of a call are refused."""
+    text, call = (json.dumps(whole(CASES[name], source)) for name in ("text", "one call"))
+    for piece, answer, status in (
+        ("Oslo", text, 200),
+        ('"m"', text, 200),
+        ("get_weather", call, 502),
+        ("toolu_01A", call, 502),
+        *((("Oslo", call, 502),) if source is not MESSAGES else ()),
+    ):
+        spelled = '"\\ud83d"' if piece == '"m"' else "\\ud83d"
+        response = ask(it, client, source, answer.replace(piece, spelled).encode())
+        assert response.status_code == status, response.text
+    sent = stream_of(events(CASES["one call"], source, size=1000), source)
+    for piece in (b"get_weather", b"toolu_01A", b"Oslo"):
+        response = ask(it, client, source, sent.replace(piece, b"\\ud83d"), stream=True)
+        assert response.status_code == 502 or "error" in response.text
+    assert it.problems == []
+
+
+@pytest.mark.parametrize(("client", "source"), PAIRS)
+@pytest.mark.parametrize("rest", ["text", "error", "garbage"])
+def test_translated_streams_end_with_the_last_event(
+    it: Peers, client: Api, source: Api, rest: str
+) -> None:
+    """What an upstream sends after the end of its answer is neither relayed nor counted."""
+    sent = stream_of(events(CASES["text"], source), source)
+    further = {
+        "text": stream_of(events(CASES["thinking"], source), source),
+        "error": b'data: {"type":"error","error":{"message":"no","type":"api_error"}}\n\n',
+        "garbage": b"data: {no JSON}\n\n" + b"data: " + b"x" * 3_000_000,
+    }[rest]
+    answers = [ask(it, client, source, each, stream=True) for each in (sent, sent + further)]
+    expected, found = (each.text.rstrip() for each in answers)
+    assert [event["type"] for event in _events(found)] == [e["type"] for e in _events(expected)]
+    assert found.count(ENDS[client]) == expected.count(ENDS[client])
+    records = [
+        it.http.get(f"/v1/decisions/{each.headers['x-switchcraft-decision-id']}").json()
+        for each in answers
+    ]
+    for name in ("ending", "prompt_tokens", "completion_tokens", "calls"):
+        assert records[0][name] == records[1][name]
+    assert records[1]["ending"] == "complete"
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
+    return [{"type": "chunk"} | json.loads(line) for line in lines]

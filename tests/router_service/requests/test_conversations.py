@@ -10,9 +10,7 @@ import pytest
 
 from router_service.apis.conversation import parse_chat_request
 from router_service.apis.usage import Usage
-from router_service.core.reasons import Reason
 from router_service.policies.caching import ConversationState, NextRequest
-from router_service.policies.registry import choose_once
 from router_service.requests.conversations import Conversations
 from router_service.requests.parsing import (
     ParsedRequest,
@@ -20,23 +18,14 @@ from router_service.requests.parsing import (
     read_session,
     read_session_header,
 )
-from router_service.requests.planning import Plan, PolicyHeaders
-from router_service.requests.pool import Pool
 from router_service.requests.turns import conversation_key, has_stalled, is_in_tool_loop
-from router_service.runtime.engine import make_planner
-from router_service.settings import ConversationSettings, RiskSettings, Settings
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import ASK, BODY, WEATHER
 from tests.endpoints import CHAT
-from tests.fakes import FakeRouter
 
 pytestmark = pytest.mark.anyio
-
-ROUTER = FakeRouter()  # small: 0.3, medium: 0.7, large: 0.9; large costs 10 times what small does
-RICH = ConversationSettings(enabled=True, budget_usd=100, correct_answer_usd=100)
-POOR = ConversationSettings(enabled=True)
 
 
 def call(name: str = "get_weather", arguments: str = "{}") -> dict[str, Any]:
@@ -70,36 +59,6 @@ def state_of(arm: str, request: ParsedRequest) -> ConversationState:
     state = ConversationState(id=conversation_key(request, None, None), turns=1)
     sent = NextRequest(1_000, 0.0, has_markers=False, size_bytes=4_000)
     return state.after(sent, arm, Usage(1_000, 10), 0.01, {})
-
-
-def decide(
-    messages: list[Any],
-    arm: str | None,
-    conversations: ConversationSettings = POOR,
-    policy: str = "quality",
-    risk: RiskSettings | None = None,
-    exploration_share: float = 0.0,
-) -> Plan:
-    """Return the plan of a request, if `arm` has answered the conversation's first one."""
-    manifest = ROUTER.artifact.manifest
-    settings = Settings.sandbox("http://127.0.0.1:9/v1", manifest.arms)
-    changes = {
-        "conversations": conversations,
-        "risk": risk or RiskSettings(),
-        "exploration_share": exploration_share,
-    }
-    settings = settings.model_copy(update={"router": settings.router.model_copy(update=changes)})
-    planner = make_planner(settings, ROUTER, Pool.build(settings, manifest))
-    request, local = request_of(messages), memory()
-    if arm is not None:
-        local.keep(state_of(arm, request))
-    states = Conversations(local, None, Metrics(), clock=lambda: 1.0)
-    turn = asyncio.run(states.begin(request, None, None))
-    plan = planner.prepare(request, PolicyHeaders(policy))
-    plan.conversation = turn
-    planner.choose(plan, ROUTER.predict(request.conversation))
-    planner.explore(plan)
-    return plan
 
 
 @pytest.mark.parametrize(
@@ -155,51 +114,6 @@ def test_requests_belong_together_by_session_key_and_tools() -> None:
     assert conversation_key(named, None, None) == conversation_key(first, "s", None)
 
 
-def test_the_arm_stays_inside_a_tool_loop() -> None:
-    """Whatever a better arm would be worth, the arm that began the tool loop ends it."""
-    decision = decide(LOOP, "small", RICH).decision
-    assert decision is not None
-    assert (decision.arm, decision.reason) == ("small", Reason.STICKY)
-    assert decision.ranking == ("small", "large", "medium")
-
-
-def test_a_users_turn_changes_the_arm_within_the_budget() -> None:
-    """A better arm needs a budget, since it costs more than the arm that has answered so far."""
-    for settings, expected in ((POOR, ("small", "sticky")), (RICH, ("large", "switched"))):
-        plan = decide(NEXT, "small", settings)
-        assert plan.decision is not None
-        assert (plan.decision.arm, plan.reason) == expected
-        assert plan.models[0].name == expected[0]
-
-
-def test_requests_without_state_are_decided_as_without_conversations() -> None:
-    """A new conversation gets the policy's choice, with the policy's reason."""
-    for policy in ("economy", "quality", "drift=0.3", "utility=0.001"):
-        for messages in (ASK, LOOP, NEXT):
-            alone = ROUTER.choose(
-                request_of(messages).conversation,
-                ROUTER.predict(request_of(messages).conversation),
-                choose_once(ROUTER.policy(policy)),
-            )
-            assert decide(messages, None, policy=policy).decision == alone
-
-
-def test_missing_arms_and_arms_below_a_demand_are_not_kept() -> None:
-    """The policy decides if the arm cannot serve the request, or must not."""
-    gone = decide(LOOP, "removed").decision
-    assert gone is not None
-    assert (gone.arm, gone.reason) == ("large", Reason.THRESHOLD)
-    demand = RiskSettings.model_validate(
-        {"destructive": {"tools": ["get_weather"], "min_probability": 0.6}}
-    )
-    risky = decide(LOOP, "small", policy="economy", risk=demand).decision
-    assert risky is not None
-    assert (risky.arm, risky.reason) == ("medium", Reason.RISK)
-    allowed = decide(LOOP, "medium", risk=demand).decision
-    assert allowed is not None
-    assert (allowed.arm, allowed.reason) == ("medium", Reason.STICKY)
-
-
 def test_a_request_that_is_not_longer_begins_a_conversation_anew() -> None:
     """A shortened conversation is not in any cache, and neither is a repeated question's arm."""
     request = request_of(NEXT)
@@ -230,18 +144,6 @@ def test_a_tool_loop_stalls_by_errors_or_by_repetition(
     conversation = parse_chat_request(BODY | {"messages": messages}).conversation
     assert is_in_tool_loop(conversation) is is_in_loop
     assert has_stalled(conversation) is has_no_progress
-
-
-def test_a_stalled_tool_loop_changes_its_arm_if_that_is_enabled() -> None:
-    """It is off by default; if it is on, the policy chooses among the other arms."""
-    stalled = [*ASK, call(), result("Error: no"), call(), result("Error: no")]
-    kept = decide(stalled, "large").decision
-    assert kept is not None
-    assert (kept.arm, kept.reason) == ("large", Reason.STICKY)
-    changing = POOR.model_copy(update={"change_when_stalled": True})
-    changed = decide(stalled, "large", changing).decision
-    assert changed is not None
-    assert (changed.arm, changed.reason) == ("medium", Reason.SWITCHED)
 
 
 class SlowStore(MemoryStore[ConversationState]):

@@ -55,18 +55,15 @@ KNOWN = [
     # OpenAI: with and without the provider, an alias or a dated version.
     (entry("openai/gpt-5.2"), "gpt-5.2"),
     (entry("gpt-5.2-2025-12-11"), "gpt-5.2"),
-    (entry("openai/gpt-5-mini-2025-08-07"), "gpt-5-mini"),
     (entry("openai/GPT-4.1-Mini"), "gpt-4.1-mini"),
     (entry("openai/gpt-5.2", api_base="https://api.openai.com/v1"), "gpt-5.2"),
     # Azure: the deployment's name, or the base model of an own name.
     (entry("azure/gpt-5.2", api_version="2025-04-01-preview"), "gpt-5.2"),
     (entry("azure/my-deployment", "m", "azure/gpt-5-mini"), "gpt-5-mini"),
-    (entry("azure/my-deployment", "m", "gpt-4.1-mini-2025-04-14"), "gpt-4.1-mini"),
     (entry("azure/my-deployment", "m", "azure/eu/gpt-4.1-mini-2025-04-14"), "gpt-4.1-mini"),
     (entry("openai/gpt-5.2", api_base="https://x.openai.azure.com/openai/v1"), "gpt-5.2"),
     # Anthropic.
     (entry("anthropic/claude-haiku-4-5-20251001"), "claude-haiku-4.5"),
-    (entry("claude-opus-4-5-20251101"), "claude-opus-4.5"),
     (entry("anthropic/claude-sonnet-4-5"), "claude-sonnet-4.5"),
     # Bedrock: regions and APIs do not change the model.
     (
@@ -80,42 +77,27 @@ KNOWN = [
         ),
         "claude-sonnet-4.5",
     ),
-    (
-        entry(
-            "bedrock/us-west-2/anthropic.claude-opus-4-5-20251101-v1:0", aws_region_name="us-east-1"
-        ),
-        "claude-opus-4.5",
-    ),
     # Vertex AI, with `@` before the version, and Gemini.
     (entry("vertex_ai/claude-haiku-4-5@20251001", vertex_project="p"), "claude-haiku-4.5"),
     (entry("vertex_ai/gemini-2.5-flash-lite", vertex_project="p"), "gemini-2.5-flash-lite"),
     (entry("gemini/gemini-2.5-flash-lite"), "gemini-2.5-flash-lite"),
     # xAI and OpenRouter.
     (entry("xai/grok-4-1-fast-non-reasoning"), "grok-4.1-fast"),
-    (entry("xai/grok-4-1-fast-non-reasoning-latest"), "grok-4.1-fast"),
     (entry("openrouter/anthropic/claude-haiku-4.5"), "claude-haiku-4.5"),
-    (entry("openrouter/openai/gpt-5.2"), "gpt-5.2"),
     (
         entry("openai/anthropic/claude-haiku-4.5", api_base="https://openrouter.ai/api/v1"),
         "claude-haiku-4.5",
     ),
     # A base model names the model of any server.
     (entry("openai/fast", "m", "anthropic/claude-haiku-4-5", api_base=OWN), "claude-haiku-4.5"),
-    (entry("openai/fast", "m", "claude-haiku-4-5", api_base=OWN), "claude-haiku-4.5"),
 ]
 
 UNKNOWN = [
     (entry("openai/gpt-5.1"), "the router has not measured openai/gpt-5.1"),
-    (entry("openai/gpt-5.2-pro"), "the router has not measured openai/gpt-5.2-pro"),
-    (entry("openai/gpt-4.1-nano"), "the router has not measured openai/gpt-4.1-nano"),
     (entry("openai/ft:gpt-4.1-mini-2025-04-14:me::1", "gpt-4.1-mini"), "the router has not"),
     (entry("openai/gpt-4o", "gpt-5.2"), "the router has not measured openai/gpt-4o"),
     (entry("openai/gpt-4o", "m", "gpt-5.2"), "the router has not measured openai/gpt-4o"),
-    (entry("anthropic/claude-haiku-3-5"), "the router has not measured"),
-    (entry("xai/grok-4-1-fast-reasoning"), "the router has not measured"),
     (entry("openrouter/anthropic/claude-haiku-4.5:thinking"), "the router has not measured"),
-    (entry("groq/gpt-5.2"), "the router has not measured groq/gpt-5.2"),
-    (entry("azure/my-deployment"), "the router has not measured azure/my-deployment"),
     (entry("openai/qwen3", "gpt-5.2", api_base=OWN), "the router has not measured qwen3"),
     (entry("openai/gpt-5.2", reasoning_effort="high"), "it sets reasoning_effort"),
     (entry("claude-haiku-4-5", thinking={"type": "enabled"}), "it sets thinking"),
@@ -236,13 +218,9 @@ def test_artifact_without_ids_maps_by_name(tmp_path: Path) -> None:
     ("name", "meant"),
     [
         ("gpt-5-2", "gpt-5.2"),
-        ("GPT 5 Mini", "gpt-5-mini"),
         ("claude-hiaku-4.5", "claude-haiku-4.5"),
         ("claude-sonet-4.5", "claude-sonnet-4.5"),
         ("gpt-5.1", None),
-        ("gpt-4o", None),
-        ("gpt-5-nano", None),
-        ("claude-haiku-4", None),
         ("claude-haiku-3.5", None),
         ("gemini-2.5-flash", None),
     ],

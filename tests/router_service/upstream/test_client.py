@@ -25,6 +25,8 @@ from router_service.upstream.streams import EventReader
 from tests.attacks import WAITS
 from tests.serving import Sandbox, scripted
 
+pytestmark = pytest.mark.anyio
+
 BODY = b'{"model":"m", "messages":[{"role":"user","content":"hi"}],"temperature":1e0}'
 
 
@@ -109,22 +111,19 @@ def test_body_is_unchanged_and_headers_are_filtered(sandbox: Sandbox) -> None:
     assert (sent["traceparent"], sent["x-request-id"]) == ("00-trace", "r\xe9q")
 
 
-def test_deployments_with_the_same_id_keep_their_own_headers(sandbox: Sandbox) -> None:
+async def test_deployments_with_the_same_id_keep_their_own_headers(sandbox: Sandbox) -> None:
     """Two models may have the same upstream model and key, but send the key in other headers."""
     one = served_at(sandbox.base_url, "k")
     other = one.model_copy(update={"key_header": "x-api-key"})
     assert one.id == other.id
 
-    async def exchange() -> list[str | None]:
-        client, sent = UpstreamClient(max_connections=5), []
-        for deployment in (one, other, one):
-            with await client.send(deployment, outgoing(deployment)) as answer:
-                await whole(answer)
-            sent.append(sandbox.last_headers().get("x-api-key"))
-        await client.aclose()
-        return sent
-
-    assert asyncio.run(exchange()) == [None, "k", None]
+    client, sent = UpstreamClient(max_connections=5), []
+    for deployment in (one, other, one):
+        with await client.send(deployment, outgoing(deployment)) as answer:
+            await whole(answer)
+        sent.append(sandbox.last_headers().get("x-api-key"))
+    await client.aclose()
+    assert (sent) == [None, "k", None]
 
 
 def test_cookies_are_not_kept() -> None:

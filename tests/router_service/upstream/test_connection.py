@@ -292,7 +292,7 @@ def test_incomplete_or_invalid_http_is_an_error(answer: bytes) -> None:
         asyncio.run(asked(answer))
 
 
-def test_connection_is_reused_after_a_whole_answer() -> None:
+async def test_connection_is_reused_after_a_whole_answer() -> None:
     """Successive requests share a connection. One whose answer was not read is closed."""
     connections = 0
 
@@ -301,18 +301,15 @@ def test_connection_is_reused_after_a_whole_answer() -> None:
         connections += 1
         await answering(OK, OK, OK)(reader, writer)
 
-    async def exchange() -> list[int]:
-        seen = []
-        async with upstream(play) as url, transport_of(url) as transport:
-            for _ in range(2):
-                await whole(transport, await transport.send(outbound(url)))
-            seen.append(connections)
-            left = await transport.send(outbound(url))
-            transport.release(left)
+    seen = []
+    async with upstream(play) as url, transport_of(url) as transport:
+        for _ in range(2):
             await whole(transport, await transport.send(outbound(url)))
-        return [*seen, connections]
-
-    assert asyncio.run(exchange()) == [1, 2]
+        seen.append(connections)
+        left = await transport.send(outbound(url))
+        transport.release(left)
+        await whole(transport, await transport.send(outbound(url)))
+    assert ([*seen, connections]) == [1, 2]
 
 
 def test_a_request_may_need_a_new_connection() -> None:
@@ -359,7 +356,7 @@ def test_waits_for_connections_and_writes_time_out() -> None:
     asyncio.run(exchange())
 
 
-def test_early_answer_to_a_large_request_is_read() -> None:
+async def test_early_answer_to_a_large_request_is_read() -> None:
     """An upstream may refuse a large body early. Its connection is not kept."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -367,13 +364,10 @@ def test_early_answer_to_a_large_request_is_read() -> None:
         writer.write(OK.replace(b"200 OK", b"413 Too Large"))
         await asyncio.sleep(60)
 
-    async def exchange() -> tuple[int, bytes]:
-        async with upstream(play) as url, transport_of(url) as transport:
-            large = outbound(url, body=b"x" * 50_000_000, timeouts=Timeouts(write_s=0.1))
-            answer = await transport.send(large)
-            return answer.status, await whole(transport, answer)
-
-    assert asyncio.run(exchange()) == (413, b"{}")
+    async with upstream(play) as url, transport_of(url) as transport:
+        large = outbound(url, body=b"x" * 50_000_000, timeouts=Timeouts(write_s=0.1))
+        answer = await transport.send(large)
+        assert (answer.status, await whole(transport, answer)) == (413, b"{}")
 
 
 def test_header_with_a_line_break_is_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,204 @@
+"""Which models may answer a request: those that are capable of it, and the best if it is unlike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from router_service.apis.capabilities import Capabilities, Feature
+from router_service.settings import RiskSettings
+from tests import apis
+from tests.bodies import BODY, CHAT
+from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
+from tests.gateways import gateway_client, metric, record_of, sandbox_settings
+from tests.serving import Sandbox
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://h/cat.png"}}
+SHOWN = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, IMAGE]}]
+LONG: Any = [{"role": "user", "content": "word " * 100}]
+BLIND = Capabilities(unsupported=frozenset({Feature.IMAGES}))
+SHORT = Capabilities(context_window_tokens=50)
+ONLY_CHAT = Capabilities(unsupported=frozenset({apis.RESPONSES.title}))
+RESPONSE = {
+    "input": "What is the weather in Oslo?",
+    "tools": [{"type": "function", **BODY["tools"][0]["function"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("known", "path", "fields", "expected"),
+    [
+        ({"medium": BLIND}, CHAT, {}, "medium"),
+        ({"medium": BLIND}, CHAT, {"messages": SHOWN}, "large"),
+        ({"medium": BLIND}, CHAT, {"messages": SHOWN, "model": "medium"}, "medium"),
+        ({"medium": SHORT}, CHAT, {}, "medium"),
+        ({"medium": SHORT}, CHAT, {"messages": LONG}, "large"),
+        ({"medium": ONLY_CHAT}, "/v1/responses", RESPONSE, "large"),
+        ({"large": BLIND, "small": BLIND}, CHAT, {"tools": []}, "large"),
+        ({"large": BLIND, "small": BLIND}, CHAT, {"tools": [], "messages": SHOWN}, "medium"),
+        (dict.fromkeys(("small", "medium", "large"), BLIND), CHAT, {"messages": SHOWN}, ""),
+        (
+            {"small": BLIND, "medium": BLIND, "large": SHORT},
+            CHAT,
+            {"messages": [*SHOWN, *LONG]},
+            "context_length_exceeded",
+        ),
+    ],
+)
+def test_models_that_lack_a_capability_are_not_chosen(
+    sandbox: Sandbox,
+    known: dict[str, Capabilities],
+    path: str,
+    fields: dict[str, object],
+    expected: str,
+) -> None:
+    """A request that names a model goes to it; its upstream decides whether it can answer.
+
+    Without a capable model, none is called, and the error says what each model lacks.
+    """
+    settings = sandbox_settings(sandbox.base_url, chat_model="large")
+    models = tuple(
+        model.model_copy(update={"capabilities": known.get(model.name, Capabilities())})
+        for model in settings.models
+    )
+    before = sandbox.stats()["requests"]
+    with gateway_client(settings.model_copy(update={"models": models}), FakeRouter()) as http:
+        sent = BODY | fields if path == CHAT else {"model": "switchcraft"} | fields
+        response = http.post(path, json=sent)
+    if expected in {"small", "medium", "large"}:
+        assert response.headers["x-switchcraft-model"] == expected
+        return
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, expected or "unsupported_feature")
+    assert "'small' does not support images" in error["message"]
+    assert "'large' does not support" in error["message"]
+    assert sandbox.stats()["requests"] == before
+
+
+FAR = 0.005
+"""A familiarity below the limit of 0.05."""
+
+
+def ask(http: httpx.Client, model: str = "switchcraft", **headers: str) -> httpx.Response:
+    """Send a request with a tool, and return its successful answer."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = http.post(CHAT, json=BODY | {"model": model}, headers=named)
+    assert response.status_code == 200, response.text
+    return response
+
+
+def test_most_accurate_model_answers_unfamiliar_requests(sandbox: Sandbox) -> None:
+    """It is the one with the highest accuracy in training, whatever the probabilities say.
+
+    Headers, the decision record, metrics, the overview and the playground say that it is unlike.
+    """
+    router = with_familiarity(FakeRouter(), FAR)
+    with gateway_client(sandbox_settings(sandbox.base_url), router) as http:
+        response = ask(http)
+        names = ("model", "reason", "familiarity", "policy")
+        told = [response.headers[f"x-switchcraft-{name}"] for name in names]
+        assert told == ["small", "unfamiliar", "0.0050", "best (theta=1)"]
+        why = response.headers["x-switchcraft-why"]
+        assert why.startswith("small: the most accurate model on the training data")
+        record = record_of(http, response)
+        assert (record["familiarity"], record["reason"]) == (FAR, "unfamiliar")
+        assert metric(http, 'switchcraft_unfamiliar_requests_total{arm="small"}') == 1
+        assert metric(http, 'switchcraft_familiarity_bucket{le="0.01"}') == 1
+        explained = http.post("/ui/api/explain", json=BODY).json()
+        assert (explained["is_unfamiliar"], explained["chosen"]["arm"]) == (True, "small")
+
+
+@pytest.mark.parametrize(
+    ("section", "familiarity", "model", "header", "used"),
+    [
+        ({}, FAR, "switchcraft:economy", None, "economy (theta=0.2)"),
+        ({}, FAR, "switchcraft", "quality", "quality (theta=0.8)"),
+        ({}, FAR, "switchcraft", "default", "best (theta=1)"),
+        ({"unfamiliar": "route"}, FAR, "switchcraft", None, "theta=0.5"),
+        ({"unfamiliar": "quality"}, FAR, "switchcraft", None, "quality (theta=0.8)"),
+        ({"unfamiliar_below": 0.01}, 0.03, "switchcraft", None, "theta=0.5"),
+        ({}, 0.03, "switchcraft", None, "best (theta=1)"),
+    ],
+)
+def test_only_the_default_policy_is_replaced_far_below_the_limit(
+    sandbox: Sandbox,
+    section: dict[str, Any],
+    familiarity: float,
+    model: str,
+    header: str | None,
+    used: str,
+) -> None:
+    """A policy that the request names applies, and the sentence says what is uncertain."""
+    headers = {} if header is None else {"x_switchcraft_policy": header}
+    router = with_familiarity(FakeRouter(), familiarity)
+    with gateway_client(sandbox_settings(sandbox.base_url, **section), router) as http:
+        response = ask(http, model, **headers)
+    assert response.headers["x-switchcraft-policy"] == used
+    assert "is unlike" in response.headers["x-switchcraft-why"]
+
+
+@pytest.mark.parametrize(
+    ("section", "policy", "reason"),
+    [
+        ({"unfamiliar": "verified"}, "verified=0.002", "verified"),
+        ({"unfamiliar": "best"}, "best (theta=1)", "unfamiliar"),
+        (
+            {"risk": {"writing": {"policy": "quality", "tools": ["get_*"]}}},
+            "quality (theta=0.8)",
+            "threshold",
+        ),
+    ],
+)
+def test_unfamiliar_requests_can_be_verified_unless_their_tools_demand_more(
+    sandbox: Sandbox, section: dict[str, Any], policy: str, reason: str
+) -> None:
+    """With `best`, no default policy verifies; what risky tools demand goes before."""
+    if "risk" in section:
+        section = {"risk": RiskSettings.model_validate(section["risk"])}
+    router = with_familiarity(VerifyingRouter(), FAR)
+    settings = sandbox_settings(sandbox.base_url, default_policy="verified=0.01", **section)
+    with gateway_client(settings, router) as http:
+        response = ask(http)
+    assert response.headers["x-switchcraft-policy"] == policy
+    assert response.headers["x-switchcraft-reason"] == reason
+
+
+RISKY = {"type": "function", "function": {"name": "delete_rows", "parameters": {}}}
+
+
+@pytest.mark.parametrize(
+    ("demand", "tool", "policy", "told"),
+    [
+        ({"min_probability": 0.8}, BODY["tools"][0], None, ("medium", "theta=0.5", "threshold")),
+        ({"min_probability": 0.8}, RISKY, None, ("large", "theta=0.5", "risk")),
+        ({"min_probability": 0.6}, RISKY, None, ("medium", "theta=0.5", "threshold")),
+        ({"min_probability": 0.99}, RISKY, None, ("large", "theta=0.5", "risk")),
+        ({"min_probability": 0.6}, RISKY, "economy", ("medium", "economy (theta=0.2)", "risk")),
+        ({"policy": "quality"}, RISKY, None, ("large", "quality (theta=0.8)", "threshold")),
+        ({"policy": "quality"}, RISKY, "economy", ("small", "economy (theta=0.2)", "threshold")),
+        ({"policy": "quality"}, BODY["tools"][0], None, ("medium", "theta=0.5", "threshold")),
+    ],
+)
+def test_destructive_tools_demand_a_probability_or_a_policy(
+    sandbox: Sandbox,
+    demand: dict[str, object],
+    tool: dict[str, object],
+    policy: str | None,
+    told: tuple[str, str, str],
+) -> None:
+    """The policy chooses among arms that reach the probability, else the most probable is chosen.
+
+    The level's policy replaces the default policy, and never the client's. A demand ends
+    exploration.
+    """
+    risk = RiskSettings.model_validate({"destructive": demand})
+    share = 1.0 if "min_probability" in demand and tool is RISKY else 0.0
+    settings = sandbox_settings(sandbox.base_url, risk=risk, exploration_share=share)
+    headers = {"x-switchcraft-policy": policy} if policy else {}
+    with gateway_client(settings, FakeRouter()) as http:
+        for _ in range(5 if share else 1):
+            response = http.post(CHAT, json=BODY | {"tools": [tool]}, headers=headers)
+            names = ("model", "policy", "reason")
+            assert told == tuple(response.headers[f"x-switchcraft-{name}"] for name in names)
