@@ -14,7 +14,6 @@ import pytest
 from router_service.artifact import NO_VERIFIER
 from router_service.requests.planning import POLICY_HEADER
 from router_service.router import Router
-from router_service.sandbox.provider import run_in_thread
 from router_service.settings import Settings, Timeouts, VerificationSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import VerifyingRouter
@@ -30,6 +29,7 @@ from tests.gateways import (
     verifying,
 )
 from tests.publishing import without_verifier
+from tests.sandbox import run_in_thread
 from tests.serving import WAIT_S, Sandbox, scripted, wait_for
 
 ARMS = ("small", "medium", "large")
