@@ -10,9 +10,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from router_service.access.key import Key
 from router_service.access.keyring import KeyRing, StoredKeys
@@ -66,13 +65,14 @@ class Engine:
         settings: Settings,
         router: Router,
         breakers: CircuitBreakers,
-        with_trials: Callable[[Planner], Releases] = Releases,
         stored_keys: StoredKeys | None = None,
+        tried: Planner | None = None,
+        trial: CanaryTrial | None = None,
     ) -> None:
         """Create the parts; raises ConfigError if the settings do not fit the artifact.
 
-        `with_trials` adds a canary release to the planner. `stored_keys` are the keys of
-        the database.
+        `stored_keys` are the keys of the database. A canary's planner, `tried`, decides for its
+        share in `trial`.
         """
         self.settings = settings
         self.keys = KeyRing.from_settings(settings.keys, stored_keys)
@@ -80,7 +80,7 @@ class Engine:
         self.execution = router.execution
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
-        self.releases = with_trials(stable)
+        self.releases = Releases(stable, tried, trial)
         verified_goals = settings.router.verification.allows_goals
         self.explainer = Explainer(router, self.pool, stable, verified_goals=verified_goals)
         self.client = UpstreamClient(
@@ -173,13 +173,6 @@ def check_policies(settings: Settings, router: Router) -> None:
         raise settings.errors(problems)
 
 
-class EngineResources(Protocol):
-    """Resources that outlive an engine; `runtime.gateway.Gateway` provides them."""
-
-    breakers: CircuitBreakers
-    stored_keys: StoredKeys
-
-
 class EngineBuilder:
     """Builds engines; takes about a second for a new artifact, so call it off the event loop.
 
@@ -214,7 +207,8 @@ class EngineBuilder:
         self,
         settings: Settings,
         publication: Publication | None,
-        resources: EngineResources,
+        breakers: CircuitBreakers,
+        stored_keys: StoredKeys,
         on_excess: OnExcess,
     ) -> Engine:
         """Return an engine for a publication, or without one for `router.artifact`.
@@ -224,20 +218,14 @@ class EngineBuilder:
         """
         loader = _RouterLoader(settings, self._routers)
         tallies: dict[object, Tallies] = {}
-
-        def with_trials(stable: Planner) -> Releases:
-            if publication is None:
-                return Releases(stable)
-            canary = publication.canary
-            if canary is None:
-                return Releases(stable)
-            compared = (publication.stable.key, canary)
-            trial = CanaryTrial(canary, on_excess, self._tallies.get(compared))
-            tallies[compared] = trial.tallies
-            return Releases(stable, loader.planner(canary.release), trial)
-
         router = loader.stable(publication)
-        engine = Engine(settings, router, resources.breakers, with_trials, resources.stored_keys)
+        tried = trial = None
+        if publication is not None and publication.canary is not None:
+            compared = (publication.stable.key, publication.canary)
+            trial = CanaryTrial(publication.canary, on_excess, self._tallies.get(compared))
+            tallies[compared] = trial.tallies
+            tried = loader.planner(publication.canary.release)
+        engine = Engine(settings, router, breakers, stored_keys, tried, trial)
         self._routers, self._tallies = loader.routers, tallies
         self._announce(engine.pool, router)
         return engine

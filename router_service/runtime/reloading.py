@@ -21,17 +21,19 @@ import anyio.to_thread
 from pydantic import BaseModel
 
 from router_service import signals
+from router_service.access.keyring import StoredKeys
 from router_service.access.listening import permitted_listen_host
 from router_service.core.errors import ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.router import Router
-from router_service.runtime.engine import Engine, EngineBuilder, EngineResources, pointer_directory
+from router_service.runtime.engine import Engine, EngineBuilder, pointer_directory
 from router_service.runtime.syncing import Syncer
 from router_service.settings import Settings
 from router_service.store.backends import open_backend
 from router_service.store.pointers import FilePointer
 from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics
+from router_service.upstream.breaker import CircuitBreakers
 
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
@@ -61,9 +63,11 @@ class ReloadSource:
     """Makes the other workers of this gateway reload, without waiting for them."""
 
 
-class Reloadable(EngineResources, Protocol):
+class Reloadable(Protocol):
     """Gateway as the reloader sees it; `runtime.gateway.Gateway` implements it."""
 
+    breakers: CircuitBreakers
+    stored_keys: StoredKeys
     engine: Engine
     """The engine that answers the next request."""
     syncer: Syncer
@@ -250,10 +254,16 @@ class Reloader:
                 self._retry_at_s = float("inf")
 
     async def _replace_engine(self, settings: Settings, publication: Publication | None) -> None:
+        gateway = self._gateway
         engine = await anyio.to_thread.run_sync(
-            self._builder.engine, settings, publication, self._gateway, self.roll_back
+            self._builder.engine,
+            settings,
+            publication,
+            gateway.breakers,
+            gateway.stored_keys,
+            self.roll_back,
         )
-        await self._gateway.replace_engine(engine)
+        await gateway.replace_engine(engine)
         self.publication = publication
         self._show_publication()
 

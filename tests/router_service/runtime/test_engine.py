@@ -22,7 +22,6 @@ from router_service.requests.trials import Releases
 from router_service.router import Prediction, Router
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.settings import BreakerSettings, Deployment, Model, RouterSettings, Settings
-from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from tests.bodies import BODY
 from tests.endpoints import CHAT
@@ -30,15 +29,6 @@ from tests.fakes import FakeRouter
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 EXTRA = "no-arm"
-
-
-class Shared:
-    """Resources of an engine."""
-
-    def __init__(self) -> None:
-        self.metrics = Metrics()
-        self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
-        self.stored_keys = StoredKeys()
 
 
 def built(builder: EngineBuilder, prices: Mapping[str, float]) -> Router:
@@ -51,7 +41,9 @@ def built(builder: EngineBuilder, prices: Mapping[str, float]) -> Router:
         )
         for name in (*ARMS, EXTRA)
     )
-    engine = builder.engine(Settings(models=models), None, Shared(), lambda *_: None)
+    breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
+    settings = Settings(models=models)
+    engine = builder.engine(settings, None, breakers, StoredKeys(), lambda *_: None)
     (router,) = engine.releases.routers
     return router
 
