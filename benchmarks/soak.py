@@ -334,7 +334,7 @@ def _scene(folder: Path, pace: Pace) -> Iterator[Scene]:
     with ExitStack() as stack:
         redis_server.start()
         stack.callback(redis_server.kill)
-        sandbox_port = _serve(stack, folder, "sandbox", "router_service.cli", "sandbox", "--port")
+        sandbox_port = _serve(stack, folder, "sandbox", "tests.sandbox")
         url = f"http://127.0.0.1:{sandbox_port}/v1"
         releases = _releases(folder)
         RedisPointer(redis_server.url).move(partial(put_stable, release=releases[0]))

@@ -18,10 +18,10 @@ import hypothesis
 import pytest
 import redis
 
-from router_service.sandbox.provider import run_in_thread
 from tests.apis import Api
 from tests.debian import program
 from tests.postgresql import PostgreSQLServer
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, wait_for
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def browser(chromium: Path) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
     """Yield a running sandbox that keeps its last requests."""
-    with run_in_thread(keep_requests=20) as url:
+    with run_in_thread() as url:
         yield Sandbox(url)
 
 

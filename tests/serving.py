@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
-from router_service.sandbox.provider import ThreadServer
 from router_service.serving.accepting import AcceptingServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
@@ -49,6 +48,52 @@ async def wait_for_async(condition: Callable[[], Awaitable[object]], what: str) 
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"waited {WAIT_S} s in vain: {what}")
+
+
+class ThreadServer(uvicorn.Server):
+    """uvicorn server that another thread starts and stops without delay.
+
+    uvicorn looks for `should_exit` every 0.1 s and then waits 0.1 s for connections to close. Tests
+    start and stop hundreds of servers.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the server and set `ready`."""
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        await super().startup(sockets=sockets)
+        self.ready.set()
+
+    async def main_loop(self) -> None:
+        """Serve until `stop`; update the date header every second."""
+        while not self._stopping.is_set():
+            await self.on_tick(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close connections as soon as their answers end, or after the configured time."""
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                # uvicorn has no event for the end of all connections and tasks.
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        for task in self.server_state.tasks:
+            task.cancel()
+        await self.lifespan.shutdown()
+
+    def stop(self) -> None:
+        """End the server from another thread."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
 
 
 class GatewayServer(ThreadServer, AcceptingServer):

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -66,13 +65,14 @@ class Engine:
         settings: Settings,
         router: Router,
         breakers: CircuitBreakers,
-        with_trials: Callable[[Planner], Releases] = Releases,
         stored_keys: StoredKeys | None = None,
+        tried: Planner | None = None,
+        trial: CanaryTrial | None = None,
     ) -> None:
         """Create the parts; raises ConfigError if the settings do not fit the artifact.
 
-        `with_trials` adds a canary release to the planner. `stored_keys` are the keys of
-        the database.
+        `stored_keys` are the keys of the database. A canary's planner, `tried`, decides for its
+        share in `trial`.
         """
         self.settings = settings
         self.keys = KeyRing.from_settings(settings.keys, stored_keys)
@@ -80,7 +80,7 @@ class Engine:
         self.execution = router.execution
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
-        self.releases = with_trials(stable)
+        self.releases = Releases(stable, tried, trial)
         verified_goals = settings.router.verification.allows_goals
         self.explainer = Explainer(router, self.pool, stable, verified_goals=verified_goals)
         self.client = UpstreamClient(
@@ -218,20 +218,14 @@ class EngineBuilder:
         """
         loader = _RouterLoader(settings, self._routers)
         tallies: dict[object, Tallies] = {}
-
-        def with_trials(stable: Planner) -> Releases:
-            if publication is None:
-                return Releases(stable)
-            canary = publication.canary
-            if canary is None:
-                return Releases(stable)
-            compared = (publication.stable.key, canary)
-            trial = CanaryTrial(canary, on_excess, self._tallies.get(compared))
-            tallies[compared] = trial.tallies
-            return Releases(stable, loader.planner(canary.release), trial)
-
         router = loader.stable(publication)
-        engine = Engine(settings, router, breakers, with_trials, stored_keys)
+        tried = trial = None
+        if publication is not None and publication.canary is not None:
+            compared = (publication.stable.key, publication.canary)
+            trial = CanaryTrial(publication.canary, on_excess, self._tallies.get(compared))
+            tallies[compared] = trial.tallies
+            tried = loader.planner(publication.canary.release)
+        engine = Engine(settings, router, breakers, stored_keys, tried, trial)
         self._routers, self._tallies = loader.routers, tallies
         self._announce(engine.pool, router)
         return engine

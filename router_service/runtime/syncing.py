@@ -18,7 +18,7 @@ from router_service.core.errors import PublicationError, StoreError
 from router_service.core.releases import Publication
 from router_service.store.backends import SharedState, Snapshot
 from router_service.store.pointers import FilePointer
-from router_service.store.records import Backoff
+from router_service.store.records import Reachability
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5
@@ -82,7 +82,7 @@ class Syncer:
         self._clock = clock
         self._up = metrics.shared_state_up
         self._up.set(1)
-        self._backoff = Backoff()
+        self._reach = Reachability("shared state", "using local state")
         self._unsent_ends_s: dict[str, float] = {}
         self._unsent_rejections: dict[str, str] = {}
         self._adopted_ends_s: dict[str, float] = {}
@@ -91,8 +91,11 @@ class Syncer:
         self._pointer = _PointerReader()
         self._stopping = asyncio.Event()
         self._patient_until_s = -math.inf
-        self.is_reachable = True
+
+    @property
+    def is_reachable(self) -> bool:
         """Whether the last read of the shared state succeeded."""
+        return self._reach.is_reachable
 
     def opened(self, deployment_id: str, duration_s: float) -> None:
         """Note a cool-down that began in this replica, to send it to the other replicas."""
@@ -154,7 +157,7 @@ class Syncer:
 
     async def _exchange(self) -> Snapshot | None:
         """Write local changes and return the shared state, or None if it cannot be reached."""
-        if self._backoff.is_pausing(self._clock()):
+        if self._reach.is_pausing(self._clock()):
             return None
         try:
             for deployment_id, end_s in list(self._unsent_ends_s.items()):
@@ -173,8 +176,8 @@ class Syncer:
             self._failed(exc)
             return None
         self._patient_until_s = -math.inf
-        self._backoff.record_success()
-        self._show(is_reachable=True)
+        self._reach.record_success()
+        self._up.set(1)
         return snapshot
 
     async def _read_rejection(self, pointer: bytes) -> bool:
@@ -203,16 +206,8 @@ class Syncer:
     def _failed(self, exc: StoreError) -> None:
         if self._clock() < self._patient_until_s:
             return
-        self._backoff.record_failure(self._clock())
-        self._show(is_reachable=False, cause=str(exc))
-
-    def _show(self, *, is_reachable: bool, cause: str = "") -> None:
-        if is_reachable and not self.is_reachable:
-            _log.warning("shared state reachable again")
-        elif self.is_reachable and not is_reachable:
-            _log.warning("shared state unreachable, using local state: cause=%s", cause)
-        self.is_reachable = is_reachable
-        self._up.set(is_reachable)
+        self._reach.record_failure(self._clock(), exc)
+        self._up.set(0)
 
 
 class _PointerReader:

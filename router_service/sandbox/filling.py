@@ -8,7 +8,6 @@ particular, because a client's expression could stall the server.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -28,7 +27,6 @@ READ_CHARACTERS = 8000
 MAX_NODES = 1000
 """Largest number of nodes to fill for one schema. Without a limit, references could double the
 number of nodes at every level."""
-MAX_REFERENCES = 64
 MAX_ITEMS = 50
 MAX_STRING_CHARACTERS = 10_000
 
@@ -65,9 +63,6 @@ _FORMATS: Mapping[str, tuple[re.Pattern[str], str]] = {
             r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
             "00000000-0000-4000-8000-000000000000",
         ),
-        ("ipv4", r"\b(?:(?:1?\d)?\d\.){3}(?:1?\d)?\d\b", "192.0.2.1"),
-        ("ipv6", r"\b2001:db8::[0-9a-f]{1,4}\b", "2001:db8::1"),
-        ("hostname", r"\b(?:[a-z0-9]{1,63}\.){1,5}[a-z]{2,20}\b", "example.com"),
     )
 }
 """Pattern of each string format in a query, and an example for queries without a match."""
@@ -97,12 +92,12 @@ def fill(schema: Json, query: str) -> Json:
         return {}
 
 
-def mapping(value: Json) -> Schema:
+def _mapping(value: Json) -> Schema:
     """Return an object unchanged, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
-def sequence(value: Json) -> Sequence[Json]:
+def _sequence(value: Json) -> Sequence[Json]:
     """Return an array unchanged, and an empty one for anything else."""
     return value if isinstance(value, list) else ()
 
@@ -126,7 +121,7 @@ class _Filler:
         Raise _UnfillableError if the node has no finite value.
         """
         schema, references = self._resolve(node, references)
-        enum = sequence(schema.get("enum"))
+        enum = _sequence(schema.get("enum"))
         value = schema.get("const", MISSING)
         if value is MISSING and "default" in schema and _accepts(schema, schema["default"]):
             value = schema["default"]
@@ -155,7 +150,7 @@ class _Filler:
             case "object":
                 value = self._object(schema, references)
             case "array":
-                prefix = sequence(schema.get("prefixItems")) or sequence(schema.get("items"))
+                prefix = _sequence(schema.get("prefixItems")) or _sequence(schema.get("items"))
                 least, most = _limits(schema, "minItems", "maxItems", MAX_ITEMS)
                 value = []
                 for index in range(min(most, max(least, len(prefix), 1))):
@@ -169,7 +164,7 @@ class _Filler:
                             raise
                         break
             case "integer" | "number":
-                numbers = _numbers_near_bounds(schema)
+                numbers = _numbers_to_try(schema)
                 value = next((_exact(number) for number in numbers if _accepts(schema, number)), 1)
             case "boolean":
                 value = True
@@ -186,26 +181,30 @@ class _Filler:
 
     def _resolve(self, node: Json, references: References) -> tuple[Schema, References]:
         """Return a node with its references followed and its `allOf` merged."""
-        self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise _UnfillableError
-        schema = dict(mapping(node))
+        self._count_node()
+        schema = dict(_mapping(node))
         while isinstance(reference := schema.pop("$ref", None), str):
-            if reference in references or len(references) > MAX_REFERENCES:
+            self._count_node()
+            if reference in references:
                 raise _UnfillableError
             references |= {reference}
             target = self._root if reference.startswith("#") else None
             for step in reference[1:].split("/")[1:]:
-                target = mapping(target).get(step.replace("~1", "/").replace("~0", "~"))
-            schema = _merged(mapping(target), schema)
-        for part in sequence(schema.pop("allOf", None)):
+                target = _mapping(target).get(step.replace("~1", "/").replace("~0", "~"))
+            schema = _merged(_mapping(target), schema)
+        for part in _sequence(schema.pop("allOf", None)):
             inner, references = self._resolve(part, references)
             schema = _merged(schema, inner)
         return schema, references
 
+    def _count_node(self) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise _UnfillableError
+
     def _find(self, schema: Schema, references: References) -> Json:
         """Return the query's value for a resolved node, or MISSING."""
-        if enum := sequence(schema.get("enum")):
+        if enum := _sequence(schema.get("enum")):
             for value in enum:  # as separate words, in upper or lower case
                 if not isinstance(value, str) or value.casefold() not in self._query.casefold():
                     continue
@@ -252,8 +251,8 @@ class _Filler:
 
     def _object(self, schema: Schema, references: References) -> dict[str, Json]:
         """Fill the required properties, then optional ones for which the query contains a value."""
-        properties = mapping(schema.get("properties"))
-        required = [name for name in sequence(schema.get("required")) if isinstance(name, str)]
+        properties = _mapping(schema.get("properties"))
+        required = [name for name in _sequence(schema.get("required")) if isinstance(name, str)]
         values: dict[str, Json] = {
             name: self.fill(properties.get(name), name, references)
             for name in dict.fromkeys(required)
@@ -283,17 +282,17 @@ def _merged(base: Schema, over: Schema) -> dict[str, Json]:
     """Return two nodes merged: `over` wins, but `properties` and `required` are combined."""
     both = {**base, **over}
     if "properties" in base and "properties" in over:
-        both["properties"] = {**mapping(base["properties"]), **mapping(over["properties"])}
+        both["properties"] = {**_mapping(base["properties"]), **_mapping(over["properties"])}
     if "required" in base and "required" in over:
-        both["required"] = [*sequence(base["required"]), *sequence(over["required"])]
+        both["required"] = [*_sequence(base["required"]), *_sequence(over["required"])]
     return both
 
 
 def _alternatives(schema: Schema) -> list[Schema]:
     """Return the options of `anyOf` and `oneOf`, each merged with the node; null comes last."""
-    options = [*sequence(schema.get("anyOf")), *sequence(schema.get("oneOf"))]
+    options = [*_sequence(schema.get("anyOf")), *_sequence(schema.get("oneOf"))]
     around = {key: value for key, value in schema.items() if key not in {"anyOf", "oneOf"}}
-    found = [_merged(around, mapping(option)) for option in options if option is not False]
+    found = [_merged(around, _mapping(option)) for option in options if option is not False]
     return sorted(found, key=lambda option: option.get("type") == "null")
 
 
@@ -318,19 +317,16 @@ def _limits(schema: Schema, least: str, most: str, cap: int) -> tuple[int, int]:
     )
 
 
-def _numbers_near_bounds(schema: Schema) -> Iterator[float]:
-    """Yield numbers to try for a node with bounds.
-
-    They are 1, 0, and numbers at, near and between the bounds, including multiples of `multipleOf`.
-    """
-    yield from (1, 0)
-    edges = [edge for name in _BOUNDS if (edge := _number(schema.get(name))) is not None] or [0]
-    step = _number(schema.get("multipleOf")) or 1
-    for edge in edges:
-        base = math.floor(edge / step) if step >= _SMALLEST_STEP else edge
-        yield from ((base + offset) * step for offset in (0, 1, 2, -1))
-        yield from (edge, edge + _SMALLEST_STEP, edge - _SMALLEST_STEP)
-    yield (min(edges) + max(edges)) / 2
+def _numbers_to_try(schema: Schema) -> Iterator[float]:
+    """Yield numbers for a node: 1, 0, and multiples of `multipleOf` at and next to its bounds."""
+    step = max(_number(schema.get("multipleOf")) or 1, _SMALLEST_STEP)
+    yield from (1, 0, step)
+    for name in _BOUNDS:
+        edge = _number(schema.get(name))
+        if edge is not None:
+            multiple = edge // step * step
+            yield from (edge, multiple, multiple + step, multiple - step)
+            yield from (edge + _SMALLEST_STEP, edge - _SMALLEST_STEP)
 
 
 def _number(value: Json) -> float | None:

@@ -8,7 +8,6 @@ dotted path, problem and remedy.
 
 from __future__ import annotations
 
-import copy
 import difflib
 import os
 import re
@@ -31,6 +30,7 @@ from router_service.settings.litellm import (
     File,
     GeneralSection,
     LiteLLMSection,
+    ModelEntry,
     ModelInfo,
     Params,
     RouterSection,
@@ -43,7 +43,6 @@ from router_service.settings.values import (
     DatabaseAddress,
     Device,
     Frozen,
-    KeySettings,
     LogFormat,
     Model,
     Port,
@@ -153,7 +152,7 @@ def examine_settings(
     try:
         overrides = Overrides()
     except ValidationError as exc:
-        named = (replace(p, where=f"SWITCHCRAFT_{p.where.upper()}") for p in problems_of(exc))
+        named = (replace(p, where=f"SWITCHCRAFT_{p.where.upper()}") for p in problems_of(exc, None))
         raise ConfigError("the environment", problems=list(named)) from exc
     for name, address in environ.items():
         if name.lower() in _PROXY_NAMES and address:
@@ -239,24 +238,7 @@ def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, Con
         references = References({**environ, **own}, problems)
     tree = references.resolved_file(tree)
     problems += unknown_sections(tree)
-    file, positions, found = _valid_file(tree)
-    known = {problem.where for problem in problems}
-    problems += [problem for problem in found if problem.where not in known]
-    master_key = file.general_settings.master_key
-    if master_key is not None:
-        if file.keys.admin is not None:
-            problem = "keys.admin is set too, and both are the admin key; remove one of them"
-            problems.append(ConfigProblem("general_settings.master_key", problem))
-        else:
-            keys = file.keys.model_dump(exclude_unset=True) | {"admin": master_key}
-            try:
-                file = file.model_copy(update={"keys": KeySettings.model_validate(keys)})
-            except ValidationError as exc:
-                under_keys = (
-                    replace(each, where=f"keys.{each.where}".removesuffix("."))
-                    for each in problems_of(exc, keys)
-                )
-                problems += under_keys
+    file, positions = _valid_file(tree, problems)
     reserved = file.router.model_name
     names = {
         f"model_list.{position}.model_name": entry.model_name
@@ -320,63 +302,61 @@ def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, Con
     return settings, config.error(problems) if problems else None
 
 
-def _valid_file(tree: Mapping[str, Json]) -> tuple[File, tuple[int, ...], list[ConfigProblem]]:
-    """Return the file without invalid values, and their problems.
+def _valid_file(
+    tree: Mapping[str, Json], problems: list[ConfigProblem]
+) -> tuple[File, tuple[int, ...]]:
+    """Return the file without what is invalid, whose problems are added to `problems`.
 
     The second value has the position in the file of each entry of `model_list` that is left.
     """
-    left = dict(copy.deepcopy(tree))
-    entries = left.get("model_list")
-    positions = tuple(range(len(entries))) if isinstance(entries, list) else ()
-    problems: list[ConfigProblem] = []
+    known = {problem.where for problem in problems}
+    found: list[ConfigProblem] = []
+    entries: dict[int, ModelEntry] = {}
+    listed = tree.get("model_list", [])
+    if not isinstance(listed, list):
+        found.append(ConfigProblem("model_list", "must be a list"))
+        listed = []
+    for index, entry in enumerate(listed):
+        try:
+            entries[index] = ModelEntry.model_validate(entry)
+        except ValidationError as exc:
+            found += problems_of(exc, entry, "model_list", str(index))
+    general = _valid_section("general_settings", tree, found)
+    if isinstance(general, GeneralSection) and general.master_key is not None:
+        keys = tree.get("keys", {})
+        if isinstance(keys, dict) and keys.get("admin") is None:
+            tree = {**tree, "keys": {**keys, "admin": general.master_key}}
+        else:
+            problem = "keys.admin is set too, and both are the admin key; remove one of them"
+            found.append(ConfigProblem("general_settings.master_key", problem))
+    others = File.model_fields.keys() - {"model_list", "general_settings"}
+    sections = {name: _valid_section(name, tree, found) for name in others & tree.keys()}
+    further = {name: value for name, value in tree.items() if name not in File.model_fields}
+    problems += [problem for problem in found if problem.where not in known]
+    fields = {"model_list": tuple(entries.values()), "general_settings": general}
+    return File.model_validate(fields | sections | further), tuple(entries)
+
+
+def _valid_section(name: str, tree: Mapping[str, Json], problems: list[ConfigProblem]) -> BaseModel:
+    """Return a section of the file without invalid settings; add their problems to `problems`."""
+    section, values = _nested(File, name), tree.get(name, {})
     while True:
         try:
-            return File.model_validate(left), positions, problems
+            return section.model_validate(values)
         except ValidationError as exc:
-            # Later rounds find what pydantic checks only if all values are valid.
-            found = problems_of(exc, left)
-            problems += (replace(each, where=_moved(each.where, positions)) for each in found)
-            removed = {_remove(left, error["loc"]) for error in exc.errors(include_url=False)}
-            entries = left.get("model_list")
-            if not isinstance(entries, list):
-                positions = ()
-            else:
-                kept = [index for index in range(len(entries)) if index not in removed]
-                left["model_list"] = [entries[index] for index in kept]
-                positions = tuple(positions[index] for index in kept)
+            # A later round finds what pydantic checks only if all values are valid.
+            problems += problems_of(exc, values, name)
+            invalid = {error["loc"][0] for error in exc.errors() if error["loc"]}
+            left = {} if not isinstance(values, dict) or not invalid & values.keys() else values
+            values = {setting: left[setting] for setting in left if setting not in invalid}
 
 
-def _moved(where: str, positions: Sequence[int]) -> str:
-    """Return a dotted path with the position that an entry of `model_list` has in the file."""
-    found = re.match(r"model_list\.(\d+)", where)
-    return f"model_list.{positions[int(found[1])]}{where[found.end() :]}" if found else where
-
-
-def _remove(tree: dict[str, Json], location: Sequence[int | str]) -> int | None:
-    """Remove the setting at a location of pydantic, which contains names of union members.
-
-    A list is removed as a whole. Of `model_list`, the caller removes the entry whose index is
-    returned: without a part of it, the entry would be another model.
-    """
-    parent: Json = tree
-    node: Json = tree
-    path: list[int | str] = []
-    for part in location:
-        try:
-            inner = node[part]
-        except (LookupError, TypeError):
-            continue
-        if isinstance(part, int):
-            if path == ["model_list"]:
-                return part
-            break
-        parent, node = node, inner
-        path.append(part)
-    if path:
-        del parent[path[-1]]
-    else:
-        tree.clear()
-    return None
+def _nested(section: type[BaseModel], name: str) -> type[BaseModel]:
+    """Return the class of a section's setting that is a section itself."""
+    nested = section.model_fields[name].annotation
+    assert isinstance(nested, type)  # noqa: S101 - for types; it is a section
+    assert issubclass(nested, BaseModel)  # noqa: S101 - as above
+    return nested
 
 
 def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:
@@ -532,16 +512,17 @@ _REQUIREMENTS = {
 """Our messages by pydantic's type of error; `{...}` is filled from the error's context."""
 
 
-def problems_of(exc: ValidationError, tree: Json = None) -> Iterator[ConfigProblem]:
+def problems_of(exc: ValidationError, tree: Json, *outer: str) -> Iterator[ConfigProblem]:
     """Yield the mistakes that pydantic found, without values, because they may be keys.
 
-    `tree` is the input that was validated. pydantic adds the names of union members to an error's
-    location. So a part of the location belongs to the path only if it occurs in the tree, or if it
-    is the name of a missing setting. The errors of a union's members become one problem.
+    `tree` is the input that was validated, and `outer` its own path in the file. pydantic adds the
+    names of union members to an error's location. So a part of the location belongs to the path
+    only if it occurs in the tree, or if it is the name of a missing setting. The errors of a
+    union's members become one problem.
     """
     found: list[tuple[tuple[str, ...], str]] = []
     for error in exc.errors(include_url=False):
-        path: list[str] = []
+        path = list(outer)
         node, last = tree, len(error["loc"]) - 1
         for index, part in enumerate(error["loc"]):
             try:
@@ -587,10 +568,7 @@ def _problem(error: ErrorDetails, path: Sequence[str]) -> str:
 def _unknown_setting(path: Sequence[str]) -> str:
     section: type[BaseModel] = File
     for name in path[:-1]:
-        nested = section.model_fields[name].annotation
-        assert isinstance(nested, type)  # noqa: S101 - for types; it is a section
-        assert issubclass(nested, BaseModel)  # noqa: S101 - as above
-        section = nested
+        section = _nested(section, name)
     similar = difflib.get_close_matches(path[-1], section.model_fields, n=1)
     if similar:
         return f"is unknown; did you mean {similar[0]!r}?"

@@ -107,10 +107,13 @@ class GuardedStore(Generic[R]):
         self._store = store
         self._on_error = on_error
         self._clock = clock
-        self._backoff = Backoff()
+        self._reach = Reachability("store", "requests are served without it")
         self._writes: set[asyncio.Task[None]] = set()
-        self.is_reachable = True
+
+    @property
+    def is_reachable(self) -> bool:
         """Whether the last operation reached the store."""
+        return self._reach.is_reachable
 
     def save(self, record: Storable, *, is_new: bool = False) -> None:
         """Write a record in the background.
@@ -123,7 +126,7 @@ class GuardedStore(Generic[R]):
             if not is_new or self._store.find(record.id) is None:
                 self._store.keep(record)
             return
-        if self._backoff.is_pausing(self._clock()):
+        if self._reach.is_pausing(self._clock()):
             self._on_error("pause")
             return
         if len(self._writes) >= MAX_WRITES_IN_FLIGHT:
@@ -165,7 +168,7 @@ class GuardedStore(Generic[R]):
             self._record_failure("close", exc)
 
     async def _attempt(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
-        if self._backoff.is_pausing(self._clock()):
+        if self._reach.is_pausing(self._clock()):
             self._on_error("pause")
             raise StoreError("be used", "it failed a moment ago")
         return await self._run(name, operation, argument)
@@ -176,38 +179,45 @@ class GuardedStore(Generic[R]):
         except StoreError as exc:
             self._record_failure(name, exc)
             raise
-        self._backoff.record_success()
-        if not self.is_reachable:
-            _log.warning("the store is reachable again")
-        self.is_reachable = True
+        self._reach.record_success()
         return result
 
     def _record_failure(self, operation: str, exc: StoreError) -> None:
         self._on_error(operation)
-        self._backoff.record_failure(self._clock())
-        if self.is_reachable:
-            _log.warning('store unreachable, requests are served without it: cause="%s"', exc)
-        self.is_reachable = False
+        self._reach.record_failure(self._clock(), exc)
 
 
-class Backoff:
-    """Pauses that double with every consecutive failure, and end with the first success."""
+class Reachability:
+    """Whether a store answers, with pauses that double with every consecutive failure.
 
-    def __init__(self) -> None:
+    A log line says when it is lost, and one when it is back.
+    """
+
+    def __init__(self, what: str, consequence: str) -> None:
+        """Begin as reachable; messages are `WHAT unreachable, CONSEQUENCE: cause=...`."""
+        self._what = what
+        self._consequence = consequence
         self._pause_s = 0.0
         self._until_s = 0.0
+        self.is_reachable = True
+        """Whether the last operation succeeded."""
 
     def is_pausing(self, now_s: float) -> bool:
         """Return whether the store must not be used. `now_s` is the time of a monotonic clock."""
         return now_s < self._until_s
 
-    def record_failure(self, now_s: float) -> None:
+    def record_failure(self, now_s: float, exc: StoreError) -> None:
         """Record a failure. Failures of concurrent operations count as one."""
-        if self.is_pausing(now_s):
-            return
-        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2 or FIRST_PAUSE_S)
-        self._until_s = now_s + self._pause_s
+        if not self.is_pausing(now_s):
+            self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2 or FIRST_PAUSE_S)
+            self._until_s = now_s + self._pause_s
+        if self.is_reachable:
+            _log.warning('%s unreachable, %s: cause="%s"', self._what, self._consequence, exc)
+        self.is_reachable = False
 
     def record_success(self) -> None:
         """End the pauses."""
         self._pause_s = self._until_s = 0.0
+        if not self.is_reachable:
+            _log.warning("%s reachable again", self._what)
+        self.is_reachable = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,9 +11,7 @@ from contextlib import suppress
 from router_service.core.errors import StoreError
 from router_service.store.backends import RENEW_S, Correction, LimitDemand, LimitStore, fits
 from router_service.store.memory import MemoryLimits
-from router_service.store.records import DRAIN_TIMEOUT_S, Backoff
-
-_log = logging.getLogger("switchcraft.store")
+from router_service.store.records import DRAIN_TIMEOUT_S, Reachability
 
 
 class SharedLimits:
@@ -42,8 +39,7 @@ class SharedLimits:
         self._on_error = on_error
         self._clock = clock
         self._renew_s = renew_s
-        self._backoff = Backoff()
-        self._is_reachable = True
+        self._reach = Reachability("store", "limits hold in each process by itself")
         self._taken_here: set[str] = set()
         """Requests that were admitted by the limits of this process, because the store failed."""
         self._slots: dict[str, Sequence[str]] = {}
@@ -101,7 +97,7 @@ class SharedLimits:
         self, holder: str, demands: Sequence[LimitDemand], slots: Sequence[str]
     ) -> Sequence[int] | None:
         """Take from the store; return None if it fails or failed a moment ago."""
-        if self._backoff.is_pausing(self._clock()):
+        if self._reach.is_pausing(self._clock()):
             return None
         try:
             used = await self._store.take(holder, demands)
@@ -112,7 +108,7 @@ class SharedLimits:
                 raise
             self._record_failure(exc)
             return None
-        self._record_success()
+        self._reach.record_success()
         return used
 
     def _send_later(self, corrections: Sequence[Correction]) -> None:
@@ -133,7 +129,7 @@ class SharedLimits:
     async def _send(self) -> None:
         """Send corrections, and then a renewal if one is due, until there is nothing to send."""
         while self._unsent or self._must_renew:
-            if self._backoff.is_pausing(self._clock()):
+            if self._reach.is_pausing(self._clock()):
                 # Slots expire, and estimates of tokens stay as they are.
                 self._unsent.clear()
                 self._must_renew = False
@@ -152,19 +148,8 @@ class SharedLimits:
             except StoreError as exc:
                 self._record_failure(exc)
             else:
-                self._record_success()
-
-    def _record_success(self) -> None:
-        self._backoff.record_success()
-        if not self._is_reachable:
-            _log.warning("the store of the limits is reachable again")
-        self._is_reachable = True
+                self._reach.record_success()
 
     def _record_failure(self, exc: StoreError) -> None:
         self._on_error("limit")
-        self._backoff.record_failure(self._clock())
-        if self._is_reachable:
-            _log.warning(
-                'store unreachable, limits hold in each process by itself: cause="%s"', exc
-            )
-        self._is_reachable = False
+        self._reach.record_failure(self._clock(), exc)

@@ -18,10 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from router_service.apis.parts import Text
-from router_service.sandbox.provider import ThreadServer
 from tests.apis import CHAT
 from tests.providers.answers import Reply
-from tests.serving import WAIT_S
+from tests.serving import WAIT_S, ThreadServer
 
 TENANT = "11111111-2222-3333-4444-555555555555"
 CLIENT = "66666666-7777-8888-9999-000000000000"

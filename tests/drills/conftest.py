@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from router_service.sandbox.provider import run_in_thread
 from tests.drills.processes import RedisServer
 from tests.publishing import make_artifact
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox
 
 

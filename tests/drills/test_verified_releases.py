@@ -18,12 +18,12 @@ from router_service.artifact import MANIFEST, NO_VERIFIER, sha256
 from router_service.core.releases import Canary, Publication, Release
 from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
-from router_service.sandbox.provider import run_in_thread
 from router_service.store.pointers import open_pointer
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import START_TIMEOUT_S, GatewayProcess, gateway, write_config
 from tests.gateways import record_of
 from tests.publishing import make_artifact
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, wait_for
 
 VERIFIED = {POLICY_HEADER: "verified=1"}

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from tests.fakes import FakeRouter
 from tests.gateways import sandbox_settings
 from tests.page.watching import Problems, open_playground
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served, wait_for
 
 APIS = ("Chat Completions", "Responses", "Anthropic Messages")

@@ -9,13 +9,13 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import ConversationSettings
 from tests.bodies import BODY, CHAT
 from tests.gateways import VERIFIED, sandbox_settings
 from tests.page.test_page_verified import verifying_router
 from tests.page.watching import Problems
+from tests.sandbox import run_in_thread
 from tests.serving import served
 
 

@@ -10,7 +10,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from router_service.artifact import FrontierPoint, Measure
-from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import VerificationSettings
 from router_service.verifier.graphs import VerifierSpec
@@ -19,6 +18,7 @@ from tests.fakes import VerifyingRouter
 from tests.gateways import sandbox_settings
 from tests.page.accessibility import WIDTHS, check
 from tests.page.watching import Problems, open_playground
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served
 
 KEEP_ALIVE_S = 0.1
@@ -67,7 +67,7 @@ def verifying_router() -> VerifyingRouter:
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[Sandbox]:
     """Yield a sandbox of these tests, because they set faults."""
-    with run_in_thread(keep_requests=20) as url:
+    with run_in_thread() as url:
         yield Sandbox(url)
 
 

@@ -14,8 +14,8 @@ from router_service.check import Finding, Status, check
 from router_service.cli import main
 from router_service.database.engine import Database
 from router_service.database.schema import REVISION
-from router_service.sandbox.provider import run_in_thread
 from tests.postgresql import PostgreSQLServer
+from tests.sandbox import run_in_thread
 
 MANIFEST = read_manifest(SHIPPED / "manifest.json")
 ARM = MANIFEST.arms[0]

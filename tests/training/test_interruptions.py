@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 
 from router_service.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact, sha256
 from router_service.core.errors import StorageError
-from router_service.sandbox.provider import run_in_thread
 from switchcraft_training.cli import main
 from switchcraft_training.storage import explaining_failed_writes
+from tests.sandbox import run_in_thread
 from tests.training.disks import full_disk
 from tests.training.labelling.cases import Case
 

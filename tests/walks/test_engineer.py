@@ -22,9 +22,9 @@ from playwright.sync_api import Browser
 
 from router_service.artifact import SHIPPED
 from router_service.cli import main as switchcraft
-from router_service.sandbox.provider import run_in_thread
 from switchcraft_training.cli import main as train
 from tests.drills.processes import gateway, write_config
+from tests.sandbox import run_in_thread
 from tests.training.conftest import (  # noqa: F401 - fixtures
     benchmark,
     config,

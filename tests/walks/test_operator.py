@@ -19,11 +19,11 @@ import openai
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from router_service.sandbox.provider import run_in_thread
 from tests.bodies import TOOLS
 from tests.deploy.prometheus import Prometheus, running
 from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
 from tests.publishing import make_artifact
+from tests.sandbox import run_in_thread
 from tests.walks.screens import Screens
 
 pytestmark = pytest.mark.slow

@@ -13,10 +13,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from router_service.sandbox.provider import run_in_thread
 from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import START_TIMEOUT_S
 from tests.page.watching import Problems
+from tests.sandbox import run_in_thread
 from tests.serving import wait_for
 from tests.walks.screens import Screens
 

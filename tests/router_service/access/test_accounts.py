@@ -127,25 +127,6 @@ def test_created_key_is_valid_everywhere_with_its_limits(
     assert reader.find(created.secret[:-1]) is None
 
 
-def test_only_the_hash_of_a_secret_is_stored(accounts: Accounts, database: Database) -> None:
-    """The database has the SHA-256 of a secret and its last four characters."""
-    secret = accounts.create_key(NewKey(name="a")).secret
-    with database.read() as connection:
-        row = connection.execute(select(keys)).one()
-    assert f"sha256:{row.digest}" == hashed(secret)
-    assert row.hint == secret[-4:]
-    assert secret[:-4] not in str(row)
-
-
-def test_admin_key_has_all_permissions(accounts: Accounts, reader: Reader) -> None:
-    """An admin key of the database may do what the admin key of the configuration may."""
-    secret = accounts.create_key(NewKey(name="ops", is_admin=True)).secret
-    assert all(reader.find(secret, permission) is not None for permission in Permission)
-    accounts.change_key("ops", KeyChange(is_admin=False))
-    assert reader.find(secret, Permission.ADMIN) is None
-    assert reader.find(secret) is not None
-
-
 def test_names_are_taken_for_ever(accounts: Accounts) -> None:
     """A name of the configuration, of another key, and of a revoked key cannot be used."""
     accounts.create_key(NewKey(name="a"))
@@ -263,20 +244,6 @@ def test_change_has_only_the_fields_that_are_set(accounts: Accounts, reader: Rea
     assert after.owner == "ana"
 
 
-def test_change_of_a_team_holds_for_its_keys(accounts: Accounts, reader: Reader) -> None:
-    """Processes that know a key learn of its team's new limits."""
-    accounts.create_team(NewTeam(name="t", owner="ana"))
-    secret = accounts.create_key(NewKey(name="a", team="t")).secret
-    found = reader.find(secret)
-    assert found is not None
-    assert found.limited == ()
-    changed = accounts.change_team("t", TeamChange(requests_per_minute=7))
-    assert (changed.owner, changed.requests_per_minute) == ("ana", 7)
-    found = reader.find(secret)
-    assert found is not None
-    assert found.limited == (("team:t", Limits(7)),)
-
-
 def test_rotation_keeps_the_old_secret_for_the_overlap(
     accounts: Accounts, reader: Reader, clock: Clock
 ) -> None:
@@ -292,17 +259,6 @@ def test_rotation_keeps_the_old_secret_for_the_overlap(
     assert reader.find(first) is None
     assert reader.find(rotated.secret) is not None
     assert accounts.get_key("a").previous_until is None
-
-
-def test_second_rotation_ends_the_oldest_secret(accounts: Accounts, reader: Reader) -> None:
-    """Within the overlap, only the last two secrets are valid; without one, only the last."""
-    secrets = [accounts.create_key(NewKey(name="a")).secret]
-    for overlap_s in (3600, 3600):
-        reader.find("")
-        secrets.append(accounts.rotate_key("a", overlap_s).secret)
-    assert [reader.find(secret) is not None for secret in secrets] == [False, True, True]
-    secrets.append(accounts.rotate_key("a", 0).secret)
-    assert [reader.find(secret) is not None for secret in secrets] == [False, False, False, True]
 
 
 def test_revocation_is_final(accounts: Accounts, reader: Reader) -> None:
@@ -433,24 +389,6 @@ def test_view_has_what_was_spent_and_when_the_budget_ends(
     assert (unused.budget_state.spent_usd, unused.budget_state.ends_by) == (0, NOW)
 
 
-def test_total_budget_is_forecast_from_the_start_of_the_key(
-    accounts: Accounts, database: Database, clock: Clock
-) -> None:
-    """A budget without a period has no next one, and its pace is that since the key was created."""
-    accounts.create_key(NewKey(name="a", budget=BudgetSpec(usd=3, period=BudgetPeriod.TOTAL)))
-    epoch = datetime.fromtimestamp(0, UTC)
-    spend(database, "key:a", "total", epoch, 1)
-    clock.now += timedelta(days=10)
-    budget = accounts.get_key("a").budget_state
-    assert budget is not None
-    assert (budget.starts, budget.resets) == (NOW, None)
-    assert budget.ends_by == clock.now + timedelta(days=20)
-    accounts.change_key("a", KeyChange(budget=BudgetSpec(usd=10_000, period=BudgetPeriod.TOTAL)))
-    budget = accounts.get_key("a").budget_state
-    assert budget is not None
-    assert budget.ends_by is None
-
-
 def test_every_change_has_a_number_of_its_own(accounts: Accounts, database: Database) -> None:
     """Changes that are made at the same time get different numbers, by which others find them."""
     accounts.create_team(NewTeam(name="t"))
@@ -469,22 +407,3 @@ def test_every_change_has_a_number_of_its_own(accounts: Accounts, database: Data
         last = connection.execute(select(state.c.value)).scalar_one()
     assert sorted(found) == list(range(2, 22))
     assert last == 21
-
-
-def test_one_of_two_equal_names_is_created(accounts: Accounts) -> None:
-    """If several create a key with the same name at once, one succeeds and the others are told."""
-    results: list[str] = []
-
-    def create() -> None:
-        try:
-            accounts.create_key(NewKey(name="a"))
-            results.append("created")
-        except AccountConflictError as exc:
-            results.append(str(exc.code))
-
-    threads = [threading.Thread(target=create) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == ["created", "name_taken", "name_taken", "name_taken"]

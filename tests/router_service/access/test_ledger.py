@@ -26,7 +26,7 @@ from router_service.database.engine import Database
 from router_service.database.schema import leases, spending
 from router_service.settings import BudgetSettings, DatabaseSettings, Settings
 from tests.postgresql import PostgreSQLServer
-from tests.serving import wait_for, wait_for_async
+from tests.serving import wait_for
 
 T = TypeVar("T")
 
@@ -80,10 +80,6 @@ class Process:
             times=BudgetTimes(stale_s, idle_s),
         )
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
     def close(self) -> None:
         """End as after SIGTERM."""
         self.budgets.close()
@@ -108,21 +104,10 @@ class Shared:
     url: str
 
     @asynccontextmanager
-    async def process(
-        self,
-        *,
-        max_wait_s: float = 0.3,
-        grace_s: float = 3600.0,
-        clock: Callable[[], float] = time.time,
-        stale_s: float = 60.0,
-        idle_s: float = 60.0,
-    ) -> AsyncIterator[Process]:
-        """Run a process until the block ends, which ends it as SIGTERM does."""
-        process = Process(
-            Database(self.url),
-            max_wait_s=max_wait_s, grace_s=grace_s, clock=clock, stale_s=stale_s, idle_s=idle_s,
-        )  # fmt: skip
-        await asyncio.to_thread(process.start)
+    async def process(self, **times: Any) -> AsyncIterator[Process]:  # noqa: ANN401
+        """Run a process with these times until the block ends, which ends it as SIGTERM does."""
+        process = Process(Database(self.url), **times)
+        await asyncio.to_thread(process.thread.start)
         try:
             yield process
         finally:
@@ -213,70 +198,6 @@ def test_usual_requests_do_not_wait_for_the_database(sqlite: Shared) -> None:
                 with pytest.raises(StopIteration) as ended:
                     reserving.send(None)
                 one.budgets.settle(ended.value.value, 0.0001)
-
-    run(work())
-
-
-def test_keys_without_a_budget_reserve_nothing(sqlite: Shared) -> None:
-    """A key whose team has no budget either needs no row."""
-
-    async def work() -> None:
-        async with sqlite.process() as one:
-            plain = key(None, team=Team("red", Limits(requests_per_minute=5)))
-            assert await one.budgets.reserve(plain, cost(5)) is None
-            assert one.budgets.states(plain) == ()
-        assert sqlite.spent() == {}
-
-    run(work())
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_concurrent_processes_overspend_by_at_most_one_request_each(
-    shared: Shared, seed: int
-) -> None:
-    """With 40 concurrent streams in each of three processes, whose costs differ from the estimate.
-
-    The overspend is at most one request for each process, no request is refused while money is
-    left, and the sums are exact.
-    """
-    drawn = random.Random(seed)
-    limit_usd, most_usd, spent = 0.1, 0.0, 0
-    left_at_refusals: list[int] = []
-
-    async def stream(process: Process, expected_usd: float, actual_usd: float) -> None:
-        nonlocal spent, most_usd
-        expected = cost(expected_usd, most_usd=3 * expected_usd)
-        while True:
-            try:
-                reservation = await process.reserve(key(limit_usd), expected)
-                break
-            except AdmissionError as exc:
-                if exc.code == "insufficient_quota":
-                    left_at_refusals.append(to_nusd(limit_usd) - spent - to_nusd(expected_usd))
-                    return
-        await asyncio.sleep(drawn.random() / 50)
-        most_usd = max(most_usd, actual_usd)
-        spent += to_nusd(actual_usd)
-        process.budgets.settle(reservation, actual_usd)
-
-    async def work() -> None:
-        async with shared.process() as one, shared.process() as two, shared.process() as three:
-            processes = (one, two, three)
-            requests = [
-                (processes[number % 3], usd, usd * drawn.uniform(0.1, 3))
-                for number, usd in enumerate(drawn.uniform(1e-4, 5e-4) for _ in range(500))
-            ]
-            turns = asyncio.Semaphore(120)
-
-            async def take_turn(process: Process, usd: float, actual_usd: float) -> None:
-                async with turns:
-                    await stream(process, usd, actual_usd)
-
-            await asyncio.gather(*(take_turn(*request) for request in requests))
-        assert left_at_refusals
-        assert max(left_at_refusals) < 0
-        assert shared.spent() == {"key:one": spent}
-        assert spent <= to_nusd(limit_usd) + 3 * to_nusd(most_usd)
 
     run(work())
 
@@ -468,24 +389,6 @@ def test_both_budgets_are_reserved_or_neither(shared: Shared) -> None:
     run(work())
 
 
-def test_a_key_without_money_does_not_block_its_team(sqlite: Shared) -> None:
-    """A request that waits for its key's money does not hold up the team's other keys."""
-
-    async def work() -> None:
-        team = Team("red", Limits(budget=Budget(10.0, BudgetPeriod.DAY)))
-        one, two = key(1.0, team=team), key(5.0, name="two", team=team)
-        async with sqlite.process(max_wait_s=20) as process:
-            held = await process.reserve(one, cost(1.0))
-            waits = asyncio.create_task(process.reserve(one, cost(0.5)))
-            await asyncio.sleep(0.1)
-            await asyncio.wait_for(process.spend(two, 0.5), 5)
-            assert not waits.done()
-            process.budgets.settle(held, 0.1)
-            process.budgets.settle(await waits, 0.5)
-
-    run(work())
-
-
 @pytest.mark.parametrize("tiny", [0, 420])
 def test_requests_of_unknown_length_do_not_overspend(shared: Shared, tiny: int) -> None:
     """600 parallel requests that may cost, and do cost, 50 times what is expected of them.
@@ -528,26 +431,6 @@ def test_requests_of_unknown_length_do_not_overspend(shared: Shared, tiny: int) 
         }
         assert limit - to_nusd(expected.least_usd) < spent.total() <= limit + 3 * long
         assert spent["one"] <= limit // 2 + 3 * long
-
-    run(work())
-
-
-def test_ordinary_requests_continue_beside_extreme_ones(sqlite: Shared) -> None:
-    """A request that may cost more than the budget runs alone of its kind and blocks no other."""
-
-    async def work() -> None:
-        extreme = cost(0.003, 0.0001, 50.0)
-        async with sqlite.process(max_wait_s=20) as one:
-            runs = await one.reserve(key(1.0), extreme)
-            assert runs.allowance_usd == pytest.approx(1.0)
-            waits = asyncio.create_task(one.reserve(key(1.0), extreme))
-            await asyncio.sleep(0)
-            held = [await one.reserve(key(1.0), cost(0.003, most_usd=0.1)) for _ in range(9)]
-            assert not waits.done()
-            one.budgets.settle(runs, 0.004)
-            one.budgets.settle(await waits, 0.004)
-            for each in held:
-                one.budgets.settle(each, 0.003)
 
     run(work())
 
@@ -674,37 +557,6 @@ def test_outage_leaves_each_process_what_it_has_leased(postgresql: PostgreSQLSer
             )
             await one.spend(key(1.0), 0.65 - spent_usd)
         assert shared.spent()["key:one"] == to_nusd(0.95)
-
-    run(work())
-
-
-def test_budgets_are_unknown_after_the_grace_period(postgresql: PostgreSQLServer) -> None:
-    """After the grace, keys with a budget get status 503 until the database answers."""
-    shared = Shared(postgresql.create())
-
-    async def work() -> None:
-        async with shared.process(stale_s=0.6, grace_s=1.2) as one:
-            await one.spend(key(1.0), 0.1)
-            postgresql.stop()
-            try:
-
-                async def is_unknown() -> bool:
-                    try:
-                        await one.spend(key(1.0), 0.001)
-                    except AdmissionError as exc:
-                        return (exc.status, exc.code) == (503, "budget_unknown")
-                    return False
-
-                await wait_for_async(is_unknown, "the budget is unknown")
-                assert await one.budgets.reserve(key(None), cost(0.1)) is None
-                assert one.refused == {("key", "unknown"): 1}
-            finally:
-                await asyncio.to_thread(postgresql.start)
-
-            async def is_known() -> bool:
-                return not await is_unknown()
-
-            await wait_for_async(is_known, "the budget is known again")
 
     run(work())
 

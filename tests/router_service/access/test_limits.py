@@ -12,7 +12,6 @@ import pytest
 from router_service.access.hooks import IncomingRequest, Outcome
 from router_service.access.key import Key, Limits, Team
 from router_service.access.limits import LimitKind, RateLimits, TakenLimits, UsualTokens
-from router_service.apis.rate_limits import write_duration
 from router_service.core.errors import AdmissionError, StoreError
 from router_service.core.record import AnswerResult, Record
 from router_service.store.backends import Correction, LimitDemand, open_backend
@@ -85,19 +84,6 @@ def limited(
     return Key(name, limits=limits, team=None if team is None else Team("all", team))
 
 
-def test_keys_without_limits_take_nothing() -> None:
-    """Neither a key without limits nor one with only a budget asks the store."""
-
-    class Broken(MemoryLimits):
-        def take_now(self, holder: str, demands: Sequence[LimitDemand]) -> list[int]:
-            raise AssertionError(holder, demands)
-
-    limits = RateLimits(SharedLimits(Broken(Clock()), pytest.fail))
-    for key in (Key("a"), Key("b", limits=Limits()), Key("c", team=Team("t"))):
-        request = IncomingRequest("dec_1", key, "POST", "/responses", 10, None)
-        assert asyncio.run(limits.admit(request)) is None
-
-
 def test_tokens_are_replaced_by_those_that_were_used() -> None:
     """What was estimated too high is given back, and what was too low is added."""
     requests, key = Requests(), limited(tokens_per_minute=6000)
@@ -130,16 +116,6 @@ def test_only_known_tokens_are_corrected(changes: dict[str, int | None], used: i
     after = requests.send(key)
     assert after[1] is not None
     assert tokens_left(after) == 60_000 - used - after[1].tokens
-
-
-def test_requests_that_were_refused_later_give_their_tokens_back() -> None:
-    """Such a request has no record; it still counts as a request."""
-    requests = Requests()
-    key = limited(tokens_per_minute=500, requests_per_minute=3)
-    for _ in range(3):
-        requests.end(requests.send(key), None)
-    with pytest.raises(AdmissionError, match="3 requests a minute"):
-        requests.send(key)
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
@@ -209,15 +185,6 @@ def test_slots_are_free_when_requests_end() -> None:
         requests.end(sent)
     for key in (one, other, one):
         requests.end(requests.send(key))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0s"), (0.012, "12ms"), (1, "1s"), (1.5, "1.5s"), (360, "6m0s"), (3723.25, "1h2m3.25s")],
-)
-def test_durations_are_written_as_by_openai(seconds: float, text: str) -> None:
-    """OpenAI's examples are `1s` and `6m0s`."""
-    assert write_duration(seconds) == text.encode()
 
 
 class RemoteStore:

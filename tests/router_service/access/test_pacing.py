@@ -169,24 +169,6 @@ def test_with_20_percent_left_on_the_20th_day_the_rest_lasts(world: World) -> No
     assert change.asked_accuracy == pytest.approx(0.890, abs=0.001)
 
 
-def test_a_budget_that_lasts_changes_nothing(world: World) -> None:
-    """With 3 USD a day, 40 of 100 USD last for ten days; so the default and `quality` may stay."""
-    spend_evenly(world, 20, usd_a_day=3.0)
-    world.write()
-    assert world.change() is None
-    assert world.change("quality") is None
-    assert world.allowance().left_usd == pytest.approx(40.0)
-
-
-def test_requests_keep_a_cheaper_policy_of_their_own(world: World) -> None:
-    """A policy that costs no more than the allowed one stays, whatever its name or kind."""
-    spend_evenly(world, 20, usd_a_day=4.0)
-    world.write()
-    assert world.change("verified=0.00106") is None
-    assert world.change("theta=0.3") is None
-    assert world.change("economy") is not None
-
-
 def test_policies_that_choose_once_are_not_made_to_verify(world: World) -> None:
     """Verified answers start later, so they replace others only if goals may choose them."""
     spend_evenly(world, 20, usd_a_day=4.0)
@@ -431,12 +413,6 @@ def test_nothing_changes_if_it_is_turned_off_or_nothing_was_measured(world: Worl
     found = unmeasured.allowance(KEY)
     assert found is not None
     assert found.change(DEFAULT_RULE, "default") is None
-
-
-def test_keys_without_a_budget_have_no_allowance(world: World) -> None:
-    """Neither do keys whose only limits are rates."""
-    assert world.pacing.allowance(Key("free")) is None
-    assert world.pacing.allowance(Key("slow", limits=Limits(requests_per_minute=5))) is None
 
 
 def test_a_day_is_forecast_from_the_days_before(world: World) -> None:

@@ -19,33 +19,6 @@ from router_service.database.schema import keys, state
 from tests.postgresql import PostgreSQLServer
 
 
-def test_restored_backup_replaces_what_is_known(tmp_path: Path) -> None:
-    """Keys are those of the backup: newer ones are unknown, and those revoked since are valid."""
-    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
-    database, stored = Database(f"sqlite:///{path}"), StoredKeys()
-    database.prepare()
-    accounts, ring = Accounts(database), KeyRing([], stored)
-    old = accounts.create_key(NewKey(name="old", is_admin=True)).secret
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"VACUUM INTO '{backup}'")
-    new = accounts.create_key(NewKey(name="new")).secret
-    accounts.revoke_key("old")
-
-    def valid() -> list[bool]:
-        stored.refresh(database)
-        return [ring.find(secret.encode(), Permission.CALL) is not None for secret in (old, new)]
-
-    assert valid() == [False, True]
-    for part in ("-wal", "-shm"):
-        Path(f"{path}{part}").unlink()
-    backup.rename(path)
-    assert valid() == [True, False]
-    newer = accounts.create_key(NewKey(name="newer")).secret
-    stored.refresh(database)
-    assert ring.find(newer.encode(), Permission.CALL)
-    database.close()
-
-
 @pytest.mark.parametrize("history", ["same number", "lower number", "higher number", "own number"])
 def test_database_with_another_history_replaces_what_is_known(tmp_path: Path, history: str) -> None:
     """Whatever number of changes a restored file has, its keys are valid, and no others.

@@ -8,13 +8,13 @@ import httpx
 import openai
 import pytest
 
-from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.answering import Peers, peers
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import VerifyingGateway, verifying
 from tests.router_service.http.scripted import Script, scripted_gateway
+from tests.sandbox import run_in_thread
 from tests.serving import ONE_TRY, Sandbox, served
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import load_settings
 from tests.bodies import ASK, CHAT
 from tests.fakes import FakeRouter
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served
 
 FILE = """

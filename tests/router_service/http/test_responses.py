@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from router_service.policies.costs import Price
-from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, TOOLS
 from tests.fakes import FakeRouter
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served
 
 RESPONSES = "/v1/responses"

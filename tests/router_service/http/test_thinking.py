@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.sandbox.messages import SIGNATURE
-from router_service.sandbox.provider import run_in_thread
+from router_service.sandbox.answers import SIGNATURE
 from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests import apis
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.router_service.http.test_messages_api import ASKED, MESSAGES
+from tests.sandbox import run_in_thread
 from tests.serving import ONE_TRY, Sandbox, served
 
 THINKS: dict[str, Any] = ASKED | {"thinking": {"type": "adaptive"}}
@@ -25,7 +25,7 @@ THINKS: dict[str, Any] = ASKED | {"thinking": {"type": "adaptive"}}
 @pytest.fixture(scope="module")
 def other() -> Iterator[Sandbox]:
     """Yield a second provider of the Messages API."""
-    with run_in_thread(keep_requests=20) as url:
+    with run_in_thread() as url:
         yield Sandbox(url)
 
 

@@ -42,7 +42,8 @@ def built(builder: EngineBuilder, prices: Mapping[str, float]) -> Router:
         for name in (*ARMS, EXTRA)
     )
     breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
-    engine = builder.engine(Settings(models=models), None, breakers, StoredKeys(), lambda *_: None)
+    settings = Settings(models=models)
+    engine = builder.engine(settings, None, breakers, StoredKeys(), lambda *_: None)
     (router,) = engine.releases.routers
     return router
 

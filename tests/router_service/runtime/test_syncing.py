@@ -234,21 +234,6 @@ def test_late_answers_at_the_start_are_no_outage(
     assert len(caplog.records) == (2 if seconds else 0)
 
 
-def test_failed_state_is_not_read_during_the_pause() -> None:
-    """The state is not read during the pause, and is read again after it."""
-
-    async def check(gateway: Gateway) -> None:
-        gateway.state.is_away = True
-        for _ in range(5):
-            await gateway.syncer.sync()
-        assert gateway.state.asked == 1
-        gateway.clock.now_s += FIRST_PAUSE_S
-        await gateway.syncer.sync()
-        assert gateway.state.asked == 2
-
-    run(check)
-
-
 def test_pointer_in_directory_needs_no_shared_state(tmp_path: Path) -> None:
     """A pointer in a directory is followed while the shared state is unreachable."""
     (tmp_path / POINTER_FILE).write_bytes(b"text")

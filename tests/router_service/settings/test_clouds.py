@@ -50,14 +50,11 @@ def only(settings: Settings) -> Deployment:
     ("model", "upstream_model", "region", "api"),
     [
         (f"bedrock/{SONNET}", SONNET, "us-west-2", "messages"),
-        (f"bedrock/us.{SONNET}", f"us.{SONNET}", "us-west-2", "messages"),
         (f"bedrock/invoke/{SONNET}", SONNET, "us-west-2", "messages"),
         (f"bedrock/converse/{SONNET}", SONNET, "us-west-2", "converse"),
         (f"bedrock/eu-central-1/{SONNET}", SONNET, "eu-central-1", "messages"),
-        (f"bedrock/us-gov-west-1/{SONNET}", SONNET, "us-gov-west-1", "messages"),
         ("bedrock/amazon.nova-pro-v1:0", "amazon.nova-pro-v1:0", "us-west-2", "converse"),
         (f"bedrock/{ARN}", ARN, "eu-west-1", "converse"),
-        (f"bedrock/invoke/{ARN}", ARN, "eu-west-1", "messages"),
         (f"bedrock/anthropic/{ARN}", ARN, "eu-west-1", "messages"),
     ],
 )
@@ -132,7 +129,6 @@ def test_model_id_is_an_arn_of_the_model(tmp_path: Path) -> None:
     ("model", "location", "host", "upstream_model", "api"),
     [
         ("gemini-2.5-pro", None, "us-central1-aiplatform", "google/gemini-2.5-pro", "chat"),
-        ("gemini-3-pro-preview", None, "aiplatform", "google/gemini-3-pro-preview", "chat"),
         ("gemini-2.5-pro", "global", "aiplatform", "google/gemini-2.5-pro", "chat"),
         ("gemini-2.5-pro", "eu", "aiplatform.eu.rep", "google/gemini-2.5-pro", "chat"),
         ("claude-opus-4-5@20251101", None, "us-east5-aiplatform", None, "messages"),
@@ -216,7 +212,6 @@ def test_environments_client_is_only_for_azures_addresses(tmp_path: Path) -> Non
     ("params", "problem"),
     [
         ({"model": "bedrock/agent/x"}, "model: the route 'agent' of Bedrock is not supported"),
-        ({"model": "bedrock/invoke/amazon.nova-pro-v1:0"}, "write bedrock/converse/ instead"),
         (
             {"model": f"bedrock/{SONNET}", "aws_access_key_id": "AKIA"},
             "aws_secret_access_key: is missing",
@@ -226,19 +221,7 @@ def test_environments_client_is_only_for_azures_addresses(tmp_path: Path) -> Non
             {"model": f"bedrock/{SONNET}", "aws_web_identity_token": "t"},
             "aws_role_name: is missing",
         ),
-        (
-            {
-                "model": f"bedrock/{SONNET}",
-                "aws_web_identity_token": "oidc/google/aud",
-                "aws_role_name": "r",
-            },
-            "aws_web_identity_token: is not supported",
-        ),
         ({"model": "vertex_ai/gemini-2.5-pro"}, "vertex_project: is missing"),
-        (
-            {"model": "vertex_ai/gemini-2.5-pro", "vertex_credentials": "/no/such/file"},
-            "vertex_credentials: the file of credentials cannot be read",
-        ),
         (
             {"model": "vertex_ai/mistral-large@2411", "vertex_project": "p"},
             "has a format of its own",
@@ -246,10 +229,6 @@ def test_environments_client_is_only_for_azures_addresses(tmp_path: Path) -> Non
         (
             {"model": "vertex_ai/gemini-2.5-pro", "vertex_project": "p", "api_base": "http://h"},
             "api_base: is not an address of Google's",
-        ),
-        (
-            {"model": "azure/m", "api_base": "https://h", "tenant_id": "t"},
-            "client_id: is missing",
         ),
     ],
 )
@@ -275,11 +254,8 @@ def test_accounts_are_different_deployments(tmp_path: Path) -> None:
     ("params", "input_usd", "window_tokens"),
     [
         ({"model": f"bedrock/{SONNET}"}, 3.3, 200_000),
-        ({"model": f"bedrock/us.{SONNET}"}, 3.3, 200_000),
         ({"model": f"bedrock/global.{SONNET}"}, 3.0, 200_000),
-        ({"model": f"bedrock/{SONNET}", "model_id": ARN}, 3.3, 200_000),
         ({"model": "bedrock/amazon.nova-pro-v1:0"}, 0.8, 300_000),
-        ({"model": "vertex_ai/claude-sonnet-4-5@20250929"}, 3.0, 200_000),
         ({"model": "vertex_ai/gemini-2.5-pro"}, 1.25, None),
     ],
     ids=lambda each: str(each)[:60],

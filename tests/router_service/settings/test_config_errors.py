@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ import pytest
 from router_service.check import check
 from router_service.core.errors import ConfigError
 from router_service.settings import read_settings
-from tests.products import IS_LONG, covering
 
 MODEL = "{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}"
 MISSPELLED = "looks like a reference to an environment variable; write it as os.environ/NAME"
@@ -37,18 +36,6 @@ FILES = [
     ("model_list: 3", "model_list: must be a list"),
     ("model_list: [3]", "model_list.0: must be a mapping of names to values"),
     (
-        "model_list: [{model_name: '*', litellm_params: {model: openai/*}}]",
-        (
-            "model_list.0.litellm_params.api_key: there is no key; set the environment variable "
-            "OPENAI_API_KEY, or api_key"
-        ),
-    ),
-    (
-        "model_list: [{litellm_params: {model: openai/m}}]",
-        "model_list.0.model_name: is missing; add it",
-    ),
-    ("model_list: [{model_name: m}]", "model_list.0.litellm_params: is missing; add it"),
-    (
         "model_list: [{model_name: m, litellm_param: {model: openai/m}}]",
         "model_list.0.litellm_params: is missing; is 'litellm_param' a misspelling of it?",
     ),
@@ -69,7 +56,6 @@ WITHOUT_LINE = ("", "\x00", "server: {port: 1}")
 """Files whose mistake is in no line, such as a section that is missing."""
 
 ENTRIES = [
-    ("{api_key: k}", "litellm_params.model: is missing; add it"),
     ("{model: 3}", "litellm_params.model: must be a text in quotes"),
     (
         "{model: openai/m, api_key: os.environ/UNSET}",
@@ -99,10 +85,6 @@ ENTRIES = [
         "litellm_params.api_base: the address must start with http:// or https://",
     ),
     (
-        "{model: m, api_base: 'http://h:99999'}",
-        "litellm_params.api_base: the port must be a whole number from 1 to 65535, in digits",
-    ),
-    (
         "{model: m, api_base: 'http://h/v1?x=1'}",
         (
             "litellm_params.api_base: the address must not contain '?' or '#': paths are added "
@@ -122,10 +104,6 @@ ENTRIES = [
         ),
     ),
     (
-        "{model: m, api_base: 'http://h', input_cost_per_token: 2000}",
-        "litellm_params.input_cost_per_token: must be at most 1000",
-    ),
-    (
         "{model: m, api_base: 'http://h'}, model_info: {max_input_tokens: many}",
         "model_info.max_input_tokens: must be a whole number",
     ),
@@ -137,9 +115,6 @@ ENTRIES = [
 
 SECTIONS = [
     ("key: {admin: k}", "key: is unknown; did you mean 'keys'?"),
-    ("servers: {port: 1}", "servers: is unknown; did you mean 'server'?"),
-    ("decisions_log: {path: d}", "decisions_log: is unknown; did you mean 'decision_log'?"),
-    ("model_lst: []", "model_lst: is unknown; did you mean 'model_list'?"),
     ("fantasy: 1", "fantasy: is unknown; remove it"),
     (
         "history: {path: /tmp/history.sqlite3}",
@@ -148,7 +123,6 @@ SECTIONS = [
             "the default file is not on a volume"
         ),
     ),
-    ("router: {chatmodel: m}", "router.chatmodel: is unknown; did you mean 'chat_model'?"),
     ("router: {risk: {writting: {}}}", "router.risk.writting: is unknown; did you mean 'writing'?"),
     (
         "server: {port: 1}\nserver: {port: 2}",
@@ -170,40 +144,18 @@ SECTIONS = [
         "keys: {api: {a: 'env:ADMIN'}}",
         "keys.api.a: " + MISSPELLED,
     ),
-    ("server: 3", "server: must be a mapping of names to values"),
-    ("server: {prot: 1}", "server.prot: is unknown; did you mean 'port'?"),
     (
         "server: {port: high}",
-        "server.port: the port must be a whole number from 0 to 65535, in digits",
-    ),
-    (
-        "server: {port: 99999}",
         "server.port: the port must be a whole number from 0 to 65535, in digits",
     ),
     ("server: {workers: 0}", "server.workers: must be at least 1"),
     ("server: {workers: 1.5}", "server.workers: must be a whole number"),
     ("server: {host: }", "server.host: has no value; add one, or remove the name"),
-    ("server: {max_body_bytes: big}", "server.max_body_bytes: must be a whole number"),
     (
         "server: {redis_url: 'http://h'}",
         "server.redis_url: the address must start with redis:// or rediss:// or unix://",
     ),
-    (
-        "server: {fantasy: 1}",
-        (
-            "server.fantasy: is unknown; remove it. The settings here are host, port, workers, "
-            "max_body_bytes, body_timeout_s, max_header_bytes, header_timeout_s, write_timeout_s,"
-            " max_connections, max_requests_in_flight, max_requests_in_flight_per_key, "
-            "max_buffered_bytes, max_queued_decisions, max_decision_wait_s, decision_threads, "
-            "drain_delay_s, shutdown_timeout_s, redis_url, decision_ttl_s, response_ttl_s, "
-            "max_responses, max_decisions"
-        ),
-    ),
     ("upstreams: {timeouts: {total_s: never}}", "upstreams.timeouts.total_s: must be a number"),
-    (
-        "upstreams: {timeouts: {totl_s: 1}}",
-        "upstreams.timeouts.totl_s: is unknown; did you mean 'total_s'?",
-    ),
     (
         "upstreams: {retries: {budget_share: 2}}",
         "upstreams.retries.budget_share: must be at most 1",
@@ -216,7 +168,6 @@ SECTIONS = [
         "router: {forward_headers: [Cookie]}",
         "router.forward_headers: the header 'cookie' is never forwarded; remove it",
     ),
-    ("router: {exploration_share: .nan}", "router.exploration_share: must be at most 1"),
     ("keys: {admin: ''}", "keys.admin: is empty; set a key, or remove it"),
     (
         "keys: {api: {a: 'sha256:12'}}",
@@ -245,15 +196,7 @@ SECTIONS = [
         "general_settings: {master_key: b}\nkeys: {metrics: b}",
         "keys: keys.metrics is the same key as keys.admin; use another key",
     ),
-    ("logging: {level: loud}", "logging.level: must be 'debug', 'info', 'warning' or 'error'"),
-    (
-        "tracing: {otlp_endpoint: 'collector:4318'}",
-        "tracing.otlp_endpoint: the address must start with http:// or https://",
-    ),
-    ("decision_log: {retention_days: 0}", "decision_log.retention_days: must be greater than 0"),
     ("decision_log: {path: 3}", "decision_log.path: must be a path"),
-    ("router_settings: 3", "router_settings: must be a mapping of names to values"),
-    ("router_settings: {num_retries: many}", "router_settings.num_retries: must be a whole number"),
     (
         "router_settings: {model_group_alias: {a: 3}}",
         (
@@ -266,17 +209,12 @@ SECTIONS = [
         "router_settings.model_group_alias.a.model: is missing; add it",
     ),
     (
-        "router_settings: {model_group_alias: {a: {model: 3}}}",
-        "router_settings.model_group_alias.a.model: must be a text in quotes",
-    ),
-    (
         "router_settings: {model_group_alias: {switchcraft: m}}",
         (
             "router_settings.model_group_alias.switchcraft: the name 'switchcraft' is reserved for "
             "requests to the router; rename the model, or change router.model_name"
         ),
     ),
-    ("router_settings: {fallbacks: {m: n}}", "router_settings.fallbacks: must be a list"),
     (
         "router_settings: {redis_host: 'h:1'}",
         "router_settings.redis_host: the host contains ':' or brackets, but is not an IPv6 address",
@@ -286,23 +224,13 @@ SECTIONS = [
         "router_settings.redis_port: the port must be a whole number from 1 to 65535, in digits",
     ),
     (
-        "router_settings: {redis_host: os.environ/UNSET}",
-        "router_settings.redis_host: " + UNSET,
-    ),
-    (
         "router_settings: {fallbacks: [{m: [os.environ/UNSET]}]}",
         "router_settings.fallbacks.0.m.0: " + UNSET,
     ),
-    ("keys: {api: {a: os.environ/UNSET}}", "keys.api.a: " + UNSET),
-    ("keys: {api: {a: ''}}", "keys.api.a: is empty; set a key, or remove it"),
-    ("keys: {metrics: ''}", "keys.metrics: is empty; set a key, or remove it"),
     (
         "keys: {users: {}}",
         "keys.users: is unknown; remove it. The settings here are api, admin, metrics",
     ),
-    ("decision_log: {contnt: true}", "decision_log.contnt: is unknown; did you mean 'content'?"),
-    ("router: {exploration_share: 1.5}", "router.exploration_share: must be at most 1"),
-    ("tracing: {sample_share: 2}", "tracing.sample_share: must be at most 1"),
     (
         "environment_variables: {A: os.environ/UNSET}",
         "environment_variables.A: " + UNSET,
@@ -355,25 +283,6 @@ def test_all_problems_are_reported_with_their_lines(tmp_path: Path) -> None:
         ["7", "server.prot"],
         ["9", "router"],
         ["9", "router.theta"],
-    ]
-
-
-def test_problems_of_all_models_are_reported(tmp_path: Path) -> None:
-    """Each unusable entry has its own problem, and an unset variable is reported once."""
-    path = tmp_path / "config.yaml"
-    path.write_text(
-        "model_list:\n"
-        "  - {model_name: a, litellm_params: {model: mistral/a}}\n"
-        "  - {model_name: b, litellm_params: {model: mystery}}\n"
-        "  - {model_name: c, litellm_params: {model: openai/c, api_key: os.environ/UNSET}}\n"
-        "  - {model_name: d, litellm_params: {model: d, api_base: 'http://h'}}\n"
-    )
-    with pytest.raises(ConfigError) as caught:
-        read_settings(path, environ={})
-    assert [(problem.line, problem.where) for problem in caught.value.problems] == [
-        (2, "model_list.0.litellm_params.api_key"),
-        (3, "model_list.1.litellm_params.model"),
-        (4, "model_list.2.litellm_params.api_key"),
     ]
 
 
@@ -468,20 +377,15 @@ PLACES = {
 }
 
 
-CASES = list(product(PLACES, KEYS))
-
-
 def write_with_key(path: Path, place: str, key: str) -> None:
     """Write a configuration that has a key in the place of a name."""
     model = "{model_name: m, litellm_params: {model: openai/m, api_key: k}}"
     path.write_text(PLACES[place].replace("M]", f"{model}]").replace("SECRET", key))
 
 
-@pytest.mark.parametrize(("place", "key"), CASES)
-def test_key_in_the_place_of_a_name_is_not_in_the_error(
-    tmp_path: Path, place: str, key: str
-) -> None:
-    """Wherever a key stands in the file, the error of a start does not show it."""
+@pytest.mark.parametrize(("place", "key"), [*zip(PLACES, cycle(KEYS), strict=False)])
+def test_key_in_the_place_of_a_name_is_not_shown(tmp_path: Path, place: str, key: str) -> None:
+    """Wherever a key stands in the file, neither the error of a start nor a finding shows it."""
     path = tmp_path / "config.yaml"
     write_with_key(path, place, key)
     error = ""
@@ -489,20 +393,8 @@ def test_key_in_the_place_of_a_name_is_not_in_the_error(
         read_settings(path, environ={})
     except ConfigError as exc:
         error = str(exc)
-    assert key not in error
-
-
-# Each check loads the router, which takes 0.3 s. So the quick form has each place and each key.
-CHECKED = CASES if IS_LONG else covering(CASES, lambda case: case[0], lambda case: case[1])
-
-
-@pytest.mark.parametrize(("place", "key"), CHECKED)
-def test_key_in_the_place_of_a_name_is_in_no_finding(tmp_path: Path, place: str, key: str) -> None:
-    """Wherever a key stands in the file, no finding of `check` shows it."""
-    path = tmp_path / "config.yaml"
-    write_with_key(path, place, key)
     findings = [f"{each.subject}: {each.detail}" for each in check(path)]
-    assert key not in "\n".join(findings)
+    assert key not in "\n".join((error, *findings))
     assert findings
 
 
@@ -517,16 +409,7 @@ def test_client_name_that_begins_like_a_key_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "claude-haiku-4-5-20251001",
-        "meta-llama/Llama-3.3-70B-Instruct-Turbo",
-        "Qwen3-Coder-480B-A35B-Instruct-FP8",
-        "ft:gpt-4o-mini-2024-07-18:acme::9abcDEF1",
-        "cache_creation_input_token_cost_above_200k_tokens",
-        "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
-        "gpt-5.2-codex-max-2025-12-11",
-        "pplx-70b-online",
-    ],
+    ["claude-haiku-4-5-20251001", "ft:gpt-4o-mini-2024-07-18:acme::9abcDEF1", "pplx-70b-online"],
 )
 def test_names_of_models_and_settings_are_shown(name: str) -> None:
     """What looks like a name stays readable in messages."""

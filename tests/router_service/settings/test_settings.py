@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed
@@ -15,8 +14,6 @@ from router_service.settings import (
     KeySettings,
     LoggingSettings,
     Model,
-    Settings,
-    TracingSettings,
     read_settings,
 )
 from tests.router_service.settings.conftest import LoadFile as Load
@@ -111,15 +108,6 @@ def test_settings_do_not_show_keys(load: Load) -> None:
         assert not any(secret in text for secret in ("key-1", "key-2", "key-3", "redis-key"))
 
 
-def test_decision_log_is_off_by_default(load: Load) -> None:
-    """The log, its content and the evidence are off unless the file sets them."""
-    default = load(one(OPENAI)).decision_log
-    assert (default.path, default.content, default.evidence) == (None, False, False)
-    text = "decision_log: {path: logs, content: true, retention_days: 7}"
-    settings = load(one(OPENAI, text)).decision_log
-    assert (settings.path, settings.content, settings.retention_days) == (Path("logs"), True, 7)
-
-
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
@@ -136,12 +124,6 @@ def test_metrics_key_must_differ_from_other_keys(load: Load, keys: str, problem:
     assert "key-of-this-test" not in str(caught.value)
 
 
-def test_metrics_key_may_come_from_the_environment(load: Load) -> None:
-    """References work for this key too."""
-    settings = load(one(OPENAI, "keys: {metrics: os.environ/MY_KEY}"))
-    assert settings.keys.by_path() == {"keys.metrics": "key-1"}
-
-
 def test_client_keys_may_be_plain_hashed_or_references(load: Load) -> None:
     """LiteLLM's master key is the admin key."""
     digest = "ab" * 32
@@ -155,69 +137,23 @@ def test_client_keys_may_be_plain_hashed_or_references(load: Load) -> None:
     assert load(one(OPENAI, "general_settings:")).keys == KeySettings()
 
 
-@pytest.mark.parametrize(
-    ("params", "url", "header"),
-    [
-        (
-            "{model: azure/d, api_base: https://x.example, api_version: v1, api_key: k}",
-            "https://x.example/openai/deployments/d/chat/completions?api-version=v1",
-            "api-key",
-        ),
-        (
-            "{model: azure/d, api_base: https://x.example, api_key: k}",
-            "https://x.example/openai/v1/chat/completions",
-            "api-key",
-        ),
-        (
-            "{model: some-model, api_base: os.environ/BASE}",
-            "http://local/v1/chat/completions",
-            "authorization",
-        ),
-    ],
-)
-def test_azure_has_its_own_addresses(load: Load, params: str, url: str, header: str) -> None:
-    """An `api_base` without a provider is OpenAI-compatible."""
-    (model,) = load(one(params), {"BASE": "http://local/v1"}).models
-    assert (only(model).url("/chat/completions"), only(model).key_header) == (url, header)
-
-
 def test_key_from_the_environment_is_sent_only_to_its_provider(load: Load) -> None:
     """An address from the file never receives it."""
     (model,) = load(one("{model: openai/x, api_base: http://h/v1}"), {"OPENAI_API_KEY": "k"}).models
     assert only(model).api_key is None
 
 
-def test_two_keys_at_one_address_are_two_deployments(load: Load) -> None:
-    """The ids differ and do not contain the keys."""
-    entry = "{{model_name: m, litellm_params: {{model: x, api_base: 'http://h', api_key: {}}}}}"
-    (model,) = load(f"model_list: [{entry.format('one')}, {entry.format('two')}]").models
-    first, second = (deployment.id for deployment in model.deployments)
-    assert first != second
-    assert not {"one", "two"} & {first.partition("@")[2], second.partition("@")[2]}
-
-
-def test_price_without_output_price_is_unknown(load: Load) -> None:
-    """An unknown price is never free."""
-    text = one("{model: x, api_base: http://h, input_cost_per_token: 1e-6}")
-    assert load(text).models[0].price is None
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "a: 2001-99-99",
-        "a: !!int x",
-        "a: !!timestamp x",
-        "a: !!bool x",
         f"a: 1{'0' * 5000}",
         "a: " + "[" * 2000,
         'a: "\\U00110000"',
-        'a: "\\UFFFFFFFF"',
         f"%YAML 1.{'1' * 5000}\n---\na: b",
-        "server: &a {port: *a}",
         "environment_variables: &a {b: *a}",
     ],
-    ids="date int timestamp bool digits deep letter large-letter version cycle variables".split(),
+    ids="date digits deep letter version cycle".split(),
 )
 def test_unusable_yaml_is_a_configuration_error(load: Load, text: str) -> None:
     """Values that do not fit their YAML type, deep nesting and cycles are explained."""
@@ -239,12 +175,6 @@ def test_yaml_error_does_not_show_a_key(load: Load, key: str) -> None:
     with pytest.raises(ConfigError, match="quote") as caught:
         load(f"keys:\n  admin: {key}\n")
     assert key[1:] not in str(caught.value)
-
-
-def test_empty_section_keeps_the_defaults(load: Load) -> None:
-    """A section name without content changes nothing."""
-    settings = load(one("{model: x, api_base: 'http://h'}", "server:\nrouter:\n"))
-    assert settings.server == Settings().server
 
 
 def test_arguments_override_variables_and_file(
@@ -278,21 +208,6 @@ def test_admin_key_of_the_environment_needs_no_file(
     assert read_settings(path).keys.by_path() == {"keys.admin": "from the file"}
 
 
-def test_sandbox_settings_have_a_model_for_each_arm() -> None:
-    """Each model has the arm's name, the sandbox's address and no price."""
-    settings = Settings.sandbox("http://h/v1", ["a", "b"])
-    assert [(m.name, only(m).upstream_model, only(m).base_url) for m in settings.models] == [
-        ("a", "a", "http://h/v1"),
-        ("b", "b", "http://h/v1"),
-    ]
-
-
-def test_settings_are_frozen() -> None:
-    """Settings cannot be changed after reading."""
-    with pytest.raises(ValidationError, match="frozen"):
-        Settings().source = "x"  # pyrefly: ignore[read-only]  # it must fail
-
-
 def test_tracing_and_logging_sections_are_read(load: Load) -> None:
     """References work in these sections too, and keys are not shown."""
     text = f"""{one(OPENAI)}
@@ -309,9 +224,3 @@ logging: {{level: warning}}
     assert settings.tracing.sample_share == 0.1
     assert settings.logging == LoggingSettings(level="warning")
     assert "hidden" not in repr(settings)
-
-
-def test_tracing_is_off_by_default(load: Load) -> None:
-    """Standard OpenTelemetry variables do not enable tracing."""
-    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
-    assert load(one(OPENAI), environ).tracing == TracingSettings(otlp_endpoint=None)

@@ -73,15 +73,6 @@ def test_only_the_first_of_several_adds_succeeds(replicas: Run) -> None:
     replicas(run, StoreLimits(Retention(5, 10)))
 
 
-def test_backends_test_themselves(replicas: Run) -> None:
-    """A backend that works says so."""
-
-    async def run(each: Replicas) -> None:
-        assert await each.backend.ping()
-
-    replicas(run)
-
-
 @pytest.mark.parametrize("url", ["http://:planted@h", "planted", "toy://planted", "redis://h:x"])
 def test_unknown_address_is_a_configuration_error(url: str) -> None:
     """The error names the setting and the known schemes, and does not quote the address."""

@@ -97,45 +97,6 @@ def test_no_window_exceeds_the_limit_and_the_burst(
             assert total - larger <= limit + refilled + rounding
 
 
-def test_a_rate_is_refilled_evenly_and_tells_what_is_in_use() -> None:
-    """A limit of 60 a minute allows 60 at once, and then one each second."""
-    clock = Clock()
-    store = MemoryLimits(clock)
-    one = rate("r", 1, 60)
-    for number in range(60):
-        assert store.take_now("a", [one]) == [number * SECOND_US]
-    assert store.take_now("a", [one]) == [60 * SECOND_US]
-    clock.now_s += 1
-    assert fits([one], store.take_now("a", [one]))
-    assert not fits([one], store.take_now("a", [one]))
-    clock.now_s += 3600
-    assert store.take_now("a", [one]) == [0]
-
-
-@pytest.mark.parametrize("limit", [1, 7, 60, 997, 2**31 - 1])
-def test_exactly_the_limit_is_admitted_at_once(limit: int) -> None:
-    """No rounding refuses the last request, or admits one more."""
-    store = MemoryLimits(Clock())
-    share = -(-limit // 50)
-    amounts = [share] * (limit // share) + ([limit % share] if limit % share else [])
-    for amount in amounts:
-        assert fits([it := rate("r", amount, limit)], store.take_now("a", [it]))
-    assert not fits([it := rate("r", share, limit)], store.take_now("a", [it]))
-
-
-def test_a_request_beyond_the_limit_is_admitted_if_nothing_is_in_use() -> None:
-    """Its whole amount has to be refilled before the next request."""
-    clock = Clock()
-    store = MemoryLimits(clock)
-    huge, small = rate("r", 180, 60), rate("r", 1, 60)
-    assert fits([huge], store.take_now("a", [huge]))
-    clock.now_s += 119
-    assert not fits([small], store.take_now("b", [small]))
-    clock.now_s += 3
-    assert fits([small], store.take_now("b", [small]))
-    assert not fits([huge], store.take_now("c", [huge]))
-
-
 def test_no_request_uses_a_rate_for_more_than_an_hour() -> None:
     """Even an absurd amount, or correction, is forgotten after an hour."""
     clock = Clock()

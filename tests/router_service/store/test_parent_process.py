@@ -13,7 +13,7 @@ from router_service.core.errors import ConfigError, StoreError
 from router_service.settings import ServerSettings
 from router_service.store.backends import StoreLimits
 from router_service.store.parent_process import SOCKET, ParentBackend, ParentRecords, serve_workers
-from router_service.store.records import EvidenceMark, FeedbackMark, UpstreamObject
+from router_service.store.records import FeedbackMark, UpstreamObject
 from tests.router_service.store.conftest import LIMITS
 
 Store = ParentRecords[FeedbackMark]
@@ -40,25 +40,6 @@ async def parent(directory: Path, serve: Serve) -> AsyncIterator[Store]:
     yield store
     await store.aclose()
     server.close()
-
-
-def test_kinds_of_records_are_separate_and_bounded() -> None:
-    """Each kind of record has the configured number of places; the oldest records are dropped."""
-
-    async def check() -> None:
-        async with serve_workers(ServerSettings(max_decisions=2).store_limits) as directory:
-            marks = backend(directory).records(FeedbackMark)
-            others = backend(directory).records(EvidenceMark)
-            await others.put(EvidenceMark(id="b"))
-            for name in "abc":
-                await marks.put(mark(name))
-            assert [await marks.get(name) is not None for name in "abc"] == [False, True, True]
-            assert await others.get("a") is None
-            assert await others.get("b") is not None
-            await marks.aclose()
-            await others.aclose()
-
-    asyncio.run(check())
 
 
 def test_keys_share_the_parents_memory() -> None:

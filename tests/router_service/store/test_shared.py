@@ -13,9 +13,8 @@ from contextlib import contextmanager, suppress
 import pytest
 import redis
 
-from router_service.core.errors import ConfigError, StoreError
+from router_service.core.errors import StoreError
 from router_service.core.releases import MAX_POINTER_BYTES
-from router_service.store.backends import Snapshot, open_backend
 from router_service.store.redis import (
     COOL_DOWNS_KEY,
     MAX_REPLY_BYTES,
@@ -25,23 +24,11 @@ from router_service.store.redis import (
     RedisSharedState,
 )
 from tests.router_service.store.conftest import LIMITS, Replicas, Run
-from tests.serving import wait_for_async
 
 
 def redis_state(url: str) -> RedisSharedState:
     """Return a view of the state in Redis."""
     return RedisBackend(url, LIMITS).shared_state()
-
-
-def test_initial_state_is_empty(replicas: Run) -> None:
-    """At first there is no cool-down, no pointer and no rejection."""
-
-    async def check(each: Replicas) -> None:
-        one, _ = each.states()
-        assert await one.read(["a"]) == Snapshot()
-        assert not await one.is_rejected("release")
-
-    replicas(check)
 
 
 def test_cool_downs_are_shared(replicas: Run) -> None:
@@ -58,21 +45,6 @@ def test_cool_downs_are_shared(replicas: Run) -> None:
         again = (await one.read(["a", "c"])).cool_downs
         assert again.keys() == {"a"}, "only what is asked for is read"
         assert again["a"].end_s == seen["a"].end_s
-
-    replicas(check)
-
-
-def test_cool_downs_end(replicas: Run) -> None:
-    """A cool-down that has ended is not returned."""
-
-    async def check(each: Replicas) -> None:
-        one, other = each.states()
-
-        async def is_over() -> bool:
-            return not (await other.read(["a"])).cool_downs
-
-        await one.cool_down("a", 0.05)
-        await wait_for_async(is_over, "the rest is over")
 
     replicas(check)
 
@@ -148,23 +120,6 @@ def test_an_entry_without_a_plausible_end_hides_no_other(
         await state.aclose()
 
     asyncio.run(check())
-
-
-def test_keys_expire(redis_url: str, server: redis.Redis) -> None:
-    """Shared state expires some time after the last write, and old members earlier."""
-
-    async def check() -> None:
-        state = redis_state(redis_url)
-        await state.cool_down("short", 0.001)
-        await asyncio.sleep(0.01)
-        await state.cool_down("long", 60)
-        await state.reject("release", "why")
-        await state.aclose()
-
-    asyncio.run(check())
-    assert server.ttl(COOL_DOWNS_KEY) > 0
-    assert server.ttl(REJECTIONS_KEY) > 0
-    assert server.zcard(COOL_DOWNS_KEY) == 1
 
 
 def test_another_type_under_a_key_is_an_error(redis_url: str, server: redis.Redis) -> None:
@@ -251,17 +206,6 @@ def test_false_redis_is_an_outage(reply: bytes, flood: bytes) -> None:
         asyncio.run(check(url))
     assert len(taken) == 1
     assert taken[0] < FLOOD_BYTES / 8
-
-
-@pytest.mark.parametrize(
-    "url", ["redis://u:planted/secret@127.0.0.1:6379", "http://:secret@h", "redis://:secret@h:x"]
-)
-def test_a_bad_address_is_not_quoted(url: str) -> None:
-    """The error for an invalid address shows no part of it, and neither does its cause."""
-    with pytest.raises(ConfigError) as caught:
-        open_backend(url, LIMITS).shared_state()
-    assert "secret" not in f"{caught.value!s}{caught.value!r}"
-    assert caught.value.__suppress_context__
 
 
 def test_errors_of_an_unreachable_redis_hide_the_password() -> None:

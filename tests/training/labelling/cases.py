@@ -17,10 +17,10 @@ import yaml
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.checker.toolbox import ExpectedCall
-from router_service.sandbox.provider import create_sandbox
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
+from tests.sandbox import FaultySandbox
 from tests.serving import Sandbox, served
 
 TOOL = {
@@ -149,6 +149,6 @@ class FlakyEndpoint:
 @contextmanager
 def serve_flaky(faults: Iterable[str]) -> Iterator[tuple[str, FlakyEndpoint]]:
     """Serve such an app; yield its base URL and the app."""
-    app = FlakyEndpoint(create_sandbox(), iter(faults))
+    app = FlakyEndpoint(FaultySandbox(), iter(faults))
     with served(app) as address:
         yield f"{address}/v1", app

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.sandbox.provider import run_in_thread
+from tests.sandbox import run_in_thread
 from tests.serving import Sandbox
 from tests.training.labelling.cases import Case, wait_for_requests
 
