@@ -29,7 +29,7 @@ from tests.stored_keys import add_key, bearer
 LARGE_USD, MEDIUM_USD, SMALL_USD = 0.0011, 0.00022, 0.00011
 """What the fake router's models are expected to cost."""
 METRICS_KEY = new_key()
-LEFT = "switchcraft_client_disconnects_total"
+LEFT = 'switchcraft_requests_total{model="none",policy="none",release="none",status="499"}'
 QUALITY = {"x-switchcraft-policy": "quality"}
 
 
