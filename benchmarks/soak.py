@@ -272,7 +272,11 @@ class Traffic:
         request = frame("GET", "/metrics", {"authorization": f"Bearer {self._scene.admin_key}"})
         text = (await self._client.ask(request)).body.decode()
         at_s = time.monotonic() - self._began_s
-        store_errors = sum(_series(text, "switchcraft_store_errors_total").values())
+        store_errors = sum(
+            count
+            for labels, count in _series(text, "switchcraft_storage_errors_total").items()
+            if 'storage="store"' in labels
+        )
         self._store_errors.append((at_s, store_errors))
         return look(
             self._scene.gateway.process.pid,
@@ -297,7 +301,11 @@ def _balances(scene: Scene, traffic: Traffic) -> Iterator[Balance]:
         ended.status == 200 and ended.outcome in read and ended.is_inference
         for ended in traffic.ended
     )
-    answered = sum(count for labels, count in counted.items() if 'status="200"' in labels)
+    answered = sum(
+        count
+        for labels, count in counted.items()
+        if 'status="200"' in labels or 'status="broken"' in labels
+    )
     yield Balance("of these with status 200", complete, answered, traffic.uncertain)
     tries = sum(_series(metrics, "switchcraft_upstream_attempts_total").values())
     seen = scene.sandbox.stats()

@@ -187,7 +187,7 @@ class Disturber:
         self._redis.kill()
         self._end.wait(self._pace.fault_s)
         self._redis.start()
-        self._gateway.wait_for_metric("switchcraft_shared_state_up", 1)
+        self._gateway.wait_for_metric('switchcraft_dependency_up{dependency="shared_state"}', 1)
         self._store_until_s = time.monotonic() + STORE_LAG_S
         return "Redis restart"
 

@@ -180,21 +180,19 @@ class Budgets:
         thread: DatabaseThread,
         *,
         settings: Callable[[], Settings],
-        on_refused: Callable[[str, str], None] = lambda _kind, _why: None,
-        on_unpriced: Callable[[], None] = lambda: None,
+        on_refused: Callable[[str], None] = lambda _why: None,
         clock: Callable[[], float] = time.time,
         times: BudgetTimes | None = None,
     ) -> None:
         """Add the job to the thread.
 
-        `on_refused` gets what the budget belongs to (`key`, `team`) and why a request was refused
-        (`spent`, `reserved`, `unknown`). `clock` returns Unix seconds.
+        `on_refused` gets why a request was refused (`spent`, `reserved`, `unknown`). `clock`
+        returns Unix seconds.
         """
         self._times = times or BudgetTimes()
         self._thread = thread
         self._settings = settings
         self._on_refused = on_refused
-        self._on_unpriced = on_unpriced
         self._clock = clock
         self._holder = secrets.token_hex(16)
         self._lock = threading.Lock()
@@ -206,12 +204,6 @@ class Budgets:
         self._cleaned_s = time.monotonic()
         self._is_closing = False
         thread.every(WRITE_S, "budgets", self.write)
-
-    @property
-    def buffered_usd(self) -> float:
-        """What was spent and is not written yet, over all budgets."""
-        with self._lock:
-            return sum(account.unwritten for account in self._accounts.values()) / NANO
 
     def states(self, key: Key) -> Sequence[BudgetBalance]:
         """Return what is left of the budgets of a key and its team."""
@@ -248,11 +240,7 @@ class Budgets:
 
     def settle(self, reservation: Reservation, cost_usd: float | None) -> None:
         """Return what is reserved, and count what the request has cost; None is unknown."""
-        spent = 0
-        if cost_usd is None:
-            self._on_unpriced()
-        else:
-            spent = max(0, to_nusd(cost_usd))
+        spent = 0 if cost_usd is None else max(0, to_nusd(cost_usd))
         with self._lock:
             self._finish(reservation, spent)
             waiting = [part.account for part in reservation.parts if part.account.waiting]
@@ -316,11 +304,11 @@ class Budgets:
 
         Raises AdmissionError if a budget is spent.
         """
-        is_blind = self._is_blind(ask)
+        is_blind = self._is_blind()
         needed = max(ask.least, 1)
         for account in ask.accounts:
             if account.is_known and account.left < needed:
-                self._on_refused(account.kind, "spent")
+                self._on_refused("spent")
                 raise _spent_error(account, self._clock())
         parts: list[_Part] = []
         allowance = math.inf
@@ -454,15 +442,15 @@ class Budgets:
             result = self._attempt(ask, is_late=True)
         if isinstance(result, Reservation):
             return result
-        if self._is_blind(ask):
-            raise self._unknown_error(ask)
+        if self._is_blind():
+            raise self._unknown_error()
         longest_s = QUIET_S + 2 * WRITE_S if result.leased_elsewhere else 0.0
         is_stale = result.read_s < ask.started_s
         if result.idle_elsewhere or is_stale or not result.is_exhausted:
             longest_s = LEASE_S + QUIET_S
         if waited_s < longest_s:
             return None
-        self._on_refused(result.kind, "reserved")
+        self._on_refused("reserved")
         raise _reserved_error(result)
 
     def _release(self, reservation: Reservation) -> None:
@@ -485,7 +473,7 @@ class Budgets:
         if is_due:
             self._thread.hurry("budgets")
 
-    def _is_blind(self, ask: _Ask) -> bool:
+    def _is_blind(self) -> bool:
         """Return whether the database has not answered lately; raises AdmissionError if too long.
 
         Then a process spends what it has leased, which no other process spends meanwhile.
@@ -494,11 +482,11 @@ class Budgets:
         if silent_s < self._times.stale_s:
             return False
         if silent_s > self._settings().database.grace_s:
-            raise self._unknown_error(ask)
+            raise self._unknown_error()
         return True
 
-    def _unknown_error(self, ask: _Ask) -> AdmissionError:
-        self._on_refused(ask.accounts[0].kind, "unknown")
+    def _unknown_error(self) -> AdmissionError:
+        self._on_refused("unknown")
         return AdmissionError(
             "The gateway cannot reach its database, so it does not know what is left of the "
             "budget of this key. Try again later, or ask the operator.",

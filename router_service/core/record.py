@@ -136,9 +136,6 @@ class RoutedResult:
     """The router's reason, even if a fallback answered."""
     probability: float
     """Predicted probability that the arm answers correctly."""
-    p_correct: float
-    """Probability that the answer is correct: the verifier's if it has judged the answer."""
-    expected_regret: float
     size_bytes: int
     """Size of the request's body."""
     release_failed: bool | None
@@ -219,10 +216,8 @@ class Record:
     """Cost of the same tokens at the baseline model's price; None if it is not compared."""
     expectation: Expectation | None = None
     """None if the probabilities of a correct answer are unknown."""
-    verification_steps: int | None = None
-    """None if no candidate was accepted."""
-    added_s: float = 0.0
-    """Time from the first complete candidate until one was accepted."""
+    added_s: float | None = None
+    """Time from the first complete candidate until one was accepted; None if none was."""
 
     @property
     def candidates(self) -> tuple[AnswerResult, ...] | None:

@@ -248,7 +248,7 @@ def refuse(gateway: Gateway, scope: Scope, exc: SwitchcraftError | ClientDisconn
         gateway.recorder.ended(call, CLIENT_LEFT)
         return Response(status_code=CLIENT_LEFT)
     if isinstance(exc, OverloadedError):
-        gateway.metrics.shed_requests.labels(exc.reason).inc()
+        gateway.metrics.refused_requests.labels("overload", exc.reason).inc()
     call.refusal = code_of(exc)
     gateway.recorder.ended(call, status_of(exc))
     return error_response(exc, scope)

@@ -37,7 +37,7 @@ from router_service.http.transfer import RawHeaders
 from router_service.requests.call import Call
 from router_service.requests.limits import Slot
 from router_service.runtime.gateway import Gateway
-from router_service.telemetry.metrics import NO_MODEL, status_label
+from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, status_label
 from router_service.tracing import UNTRACED, Trace
 
 MAX_REQUEST_ID = 200
@@ -124,7 +124,7 @@ class Front:
             if error is None:
                 raise
             if status is None and call.is_logged:  # a planned request, with a decision record
-                self._gateway.metrics.shed_requests.labels(error.reason).inc()
+                self._gateway.metrics.refused_requests.labels("overload", error.reason).inc()
                 await error_response(error, scope)(scope, receive, send_with_headers)
             elif status is None:
                 await refuse(self._gateway, scope, error)(scope, receive, send_with_headers)
@@ -159,7 +159,7 @@ class Front:
         try:
             call.key = authenticate(gateway.engine.keys, path, call.headers)
         except (InvalidRequestError, KeysUnavailableError) as exc:
-            gateway.metrics.refused_callers.labels(code_of(exc)).inc()
+            gateway.metrics.refused_requests.labels("caller", code_of(exc)).inc()
             await error_response(exc, scope)(scope, receive, send)
             return
         needs_slot = path.startswith(SHED_PREFIXES)
@@ -183,8 +183,8 @@ class Front:
         except OverloadedError as exc:
             call.refusal = exc.reason
             status = status_label(status_of(exc))
-            gateway.metrics.shed_requests.labels(exc.reason).inc()
-            gateway.metrics.requests.labels(NO_MODEL, "none", status).inc()
+            gateway.metrics.refused_requests.labels("overload", exc.reason).inc()
+            gateway.metrics.requests.labels(NO_MODEL, "none", status, NO_RELEASE).inc()
             await error_response(exc, scope)(scope, receive, send)
 
     def _headers(self, headers: Iterable[tuple[bytes, bytes]], call: Call) -> RawHeaders:

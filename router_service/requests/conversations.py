@@ -100,13 +100,12 @@ class Conversations:
         if expected_tokens > 0 and not usage.is_estimated:
             result = "hit" if usage.cached_tokens > 0 else "miss"
             self._metrics.child(self._metrics.conversation_caches, arm, result).inc()
-        if before.arm is not None and before.arm != arm:
-            self._metrics.child(self._metrics.conversation_switches, arm).inc()
         cost_usd = terms[arm].price.cost_of(usage, call.accepted.seconds) if arm in terms else 0.0
         after = before.after(turn.request, arm, usage, cost_usd, terms)
         after = after.model_copy(update={"turns": turn.turns})
-        self._metrics.conversation_cost_usd.inc(after.spent_usd - before.spent_usd)
-        self._metrics.conversation_first_arm_cost_usd.inc(after.staying_usd - before.staying_usd)
+        cost = self._metrics.conversation_cost_usd
+        cost.labels("routed").inc(after.spent_usd - before.spent_usd)
+        cost.labels("first_arm").inc(after.staying_usd - before.staying_usd)
         self._local.keep(after)
         if self._shared is not None:
             self._shared.save(after)

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,7 +42,7 @@ from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
-from router_service.telemetry.metrics import NO_MODEL, Metrics, probability_bin
+from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, Metrics, probability_bin
 from router_service.telemetry.usage import Entry, LaterSum, UsageHistory
 
 CLOSING_S = 5.0
@@ -84,7 +84,6 @@ class BackgroundLog:
         self._worker = BackgroundWorker[Call | LoggedFeedback](
             self._handle,
             max_items=settings.max_queued,
-            on_length=metrics.log_queued.set,
             when_idle=self._log.tidy,
             at_end=self._close,
         )
@@ -105,29 +104,29 @@ class BackgroundLog:
 
     def answered(self, ended: Call) -> None:
         """Queue a request that has ended; if the queue is full, drop and count it."""
-        answer, asked = ended.accepted.answer, ended.asked
+        answer = ended.accepted.answer
         calls = len(answer.calls) if answer else 0
         is_checked = self._settings.check_calls and calls > 0
         is_logged = self._settings.path is not None and ended.plan.decision is not None
-        if not (is_checked or is_logged or self._settings.evidence or len(asked) > 1):
+        if not (is_checked or is_logged or self._settings.evidence):
             return
         size_bytes = ended.plan.request.body.size_bytes
         size_bytes += sum(c.answer.characters for c in ended.candidates if c.answer)
         if self._worker.put(ended, size_bytes):
             return
         if is_logged:
-            self._metrics.log_dropped.labels("full").inc()
+            self._metrics.lost_records.labels("decision_log", "full").inc()
         if self._settings.check_calls:
             self._count_calls(ended, [CallValidity.UNCHECKED] * calls)
 
     def feedback(self, line: LoggedFeedback) -> None:
         """Queue a client's feedback on an answer."""
         if self._settings.path is not None and not self._worker.put(line):
-            self._metrics.log_dropped.labels("full").inc()
+            self._metrics.lost_records.labels("decision_log", "full").inc()
 
     def _handle(self, item: Call | LoggedFeedback) -> None:
         if isinstance(item, LoggedFeedback):
-            self._log.write(item, item.type)
+            self._log.write(item)
             return
         ended, answer, settings = item, item.accepted.answer, self._settings
         is_checked = settings.check_calls and answer is not None and bool(answer.calls)
@@ -146,18 +145,16 @@ class BackgroundLog:
             checker = CallChecker(parameters_by_tool(body))
             validities = [checker.check(call) for call in answer.calls]
             self._count_calls(ended, validities)
-        for agrees in agreements(ended):
-            self._metrics.verification_agreement.labels("yes" if agrees else "no").inc()
         if settings.path is not None:
             content = None
             if settings.content:
                 content = logged_content(ended.plan.request.endpoint, body, answer)
             line = logged_decision(ended, validities, content)
             if line is not None:
-                self._log.write(line, line.type)
+                self._log.write(line)
         if settings.evidence:
             for found, call in self._loop.run(self._evidence.find(ended, body)):
-                self._log.write(found, found.type)
+                self._log.write(found)
                 self._metrics.weak_evidence.labels(found.arm, found.kind).inc()
                 if call.answered is not None:
                     self._usage.add_later(Entry(*call.answered), _LATER_SUMS[found.kind])
@@ -343,20 +340,6 @@ def answer_content(answer: ParsedAnswer | None) -> AnswerContent:
     return AnswerContent(calls=calls, text=answer.text)
 
 
-def agreements(ended: Call) -> Iterator[bool]:
-    """Yield for each rejected answer whether its calls are those of the accepted answer."""
-    if ended.accepted.arm is None or ended.accepted.answer is None:
-        return
-    accepted = Counter(map(_call_key, ended.accepted.answer.calls))
-    for candidate in ended.asked.values():
-        if candidate is not ended.accepted and candidate.is_complete and candidate.answer:
-            yield Counter(map(_call_key, candidate.answer.calls)) == accepted
-
-
-def _call_key(call: WrittenCall) -> tuple[str, str]:
-    return call.name, call.arguments if call.is_custom else _arguments_sha256(call)
-
-
 def _arguments_sha256(call: WrittenCall) -> str:
     """Return a hash of the decoded arguments, so that their formatting does not matter."""
     try:
@@ -409,7 +392,6 @@ class Feedback:
         self._calibration = (
             metrics.calibration_decisions,
             metrics.calibration_predicted,
-            metrics.calibration_correct,
         )
 
     async def decision(self, decision_id: str, key: Key) -> DecisionRecord:
@@ -439,9 +421,8 @@ class Feedback:
         if await self._marks.add(FeedbackMark(id=record.id)):
             # Feedback on a fallback does not count for the chosen arm, which did not answer.
             arm = None if record.reason == Reason.FALLBACK else record.arm
-            self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
-            if record.release is not None:
-                self._metrics.release_feedback.labels(record.release, given.verdict).inc()
+            release = record.release or NO_RELEASE
+            self._metrics.feedback.labels(arm or NO_MODEL, release, given.verdict).inc()
             if given.correct is not None:
                 name: LaterSum = "feedback_correct" if given.correct else "feedback_wrong"
                 self._usage.add_later(Entry.of(record), name)
@@ -451,10 +432,8 @@ class Feedback:
             if arm is not None and probabilities is not None and given.correct is not None:
                 probability = probabilities[arm]
                 label = probability_bin(probability)
-                decisions, predicted, correct = self._calibration
-                decisions.labels(label).inc()
-                predicted.labels(label).inc(probability)
-                correct.labels(label).inc(given.correct)
+                self._metrics.calibration_decisions.labels(label, given.verdict).inc()
+                self._metrics.calibration_predicted.labels(label).inc(probability)
         self._background.feedback(
             LoggedFeedback(
                 created=time.time(),

@@ -241,7 +241,6 @@ def _record_of(call: Call) -> Record:
         record.previous_arm = conversation.state.arm
         record.conversation = conversation.state.id
     if accepted.arm is not None:
-        record.verification_steps = call.verification_steps
         record.added_s = call.added_s
     candidates = record.candidates
     if decision is not None:
@@ -277,10 +276,8 @@ def _add_decision(record: Record, call: Call, decision: Decision) -> None:
         arm=arm,
         reason=decision.reason if accepted.arm is None else call.reason,
         probability=probability,
-        expected_regret=decision.expected_regret,
         size_bytes=plan.request.body.size_bytes,
         release_failed=has_failed,
-        p_correct=probability if accepted.p_correct is None else accepted.p_correct,
     )
 
 

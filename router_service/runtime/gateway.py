@@ -85,14 +85,13 @@ class Gateway:
 
         def on_circuit_opened(deployment_id: str, seconds: float) -> None:
             self.syncer.opened(deployment_id, seconds)
-            self.metrics.breaker_openings.labels(deployment_id).inc()
 
         self.breakers = CircuitBreakers(
             settings.upstreams.breaker, time.monotonic, on_circuit_opened
         )
         self.database = DatabaseThread(
             Database(_database_address(settings, workers_directory)),
-            lambda operation: self.metrics.database_errors.labels(operation).inc(),
+            lambda operation: self.metrics.storage_errors.labels("database", operation).inc(),
         )
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
@@ -103,8 +102,7 @@ class Gateway:
         self.budgets = Budgets(
             self.database,
             settings=lambda: self.engine.settings,
-            on_refused=lambda kind, why: self.metrics.budget_refusals.labels(kind, why).inc(),
-            on_unpriced=self.metrics.budget_unpriced_requests.inc,
+            on_refused=lambda why: self.metrics.refused_requests.labels("budget", why).inc(),
         )
         self.operating_points: OperatingPoints | None = None
         """The measured policies of the engine; None until they are measured."""
@@ -125,7 +123,7 @@ class Gateway:
             return records(kind) if store.is_shared else None
 
         def on_store_error(operation: str) -> None:
-            self.metrics.store_errors.labels(operation).inc()
+            self.metrics.storage_errors.labels("store", operation).inc()
 
         limits = SharedLimits(store.limit_store(), on_store_error)
         self.hooks = hooks or self._create_access(settings, limits)
@@ -154,8 +152,9 @@ class Gateway:
 
         self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
         self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)
+        lost = self.metrics.lost_records
         self.recent_requests = RecentRequests(
-            settings.usage, settings.database, self.metrics.unlisted_requests.inc
+            settings.usage, settings.database, lost.labels("request_list", "full").inc
         )
         self.database.every(WRITE_EVERY_S, "requests", self.recent_requests.write)
         self.database.every(CONTINUE_TIDYING_S, "old requests", self.recent_requests.tidy)
@@ -169,7 +168,7 @@ class Gateway:
             # Imported only if configured, because the exporter loads a second HTTP client.
             from router_service.telemetry.otlp import OtlpExport  # noqa: PLC0415
 
-            self.tracing = OtlpExport(settings.tracing, self.metrics.spans_dropped.inc)
+            self.tracing = OtlpExport(settings.tracing, lost.labels("spans", "failed").inc)
 
         # The next engine, and what other replicas know.
         self.reloader = Reloader(self, source)
@@ -201,9 +200,7 @@ class Gateway:
         )
         """Threads that read what the page and the API show of the database."""
 
-        self._gauges = Gauges(
-            self.metrics, self.breakers, self.slots, self.decisions, self.held_memory
-        )
+        self._gauges = Gauges(self.metrics, self.breakers, self.slots, self.decisions)
         self._gauges.show_engine(self.engine)
 
     def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:
@@ -213,7 +210,8 @@ class Gateway:
             return self.engine.settings.budgets
 
         metrics, database = self.metrics, self.database
-        limits = RateLimits(shared, lambda limit: metrics.limited_requests.labels(limit).inc())
+        refused = metrics.refused_requests
+        limits = RateLimits(shared, lambda limit: refused.labels("limit", limit).inc())
         pacing = Pacing(
             budget_settings,
             lambda: self.operating_points,
@@ -252,8 +250,8 @@ class Gateway:
     def refresh_gauges(self) -> None:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
-        self.metrics.database_unreachable_seconds.set(self.database.unreachable_s)
-        self.metrics.budget_buffered_usd.set(self.budgets.buffered_usd)
+        is_up = self.database.unreachable_s == 0
+        self.metrics.dependency_up.labels("database").set(is_up)
 
     def _measure(self) -> None:
         """Compute the figures of policies in a thread, before a goal or a budget asks for them.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
-from router_service.core.resources import Cache, CacheCounts, HeldMemory
+from router_service.core.resources import Cache, CacheCounts
 from router_service.requests.limits import DecisionQueue, Slots
 from router_service.runtime.engine import Engine
 from router_service.telemetry.metrics import Known, Metrics
@@ -28,17 +27,13 @@ class Gauges:
         breakers: CircuitBreakers,
         slots: Slots,
         decisions: DecisionQueue,
-        held_memory: Callable[[], Mapping[str, HeldMemory]],
     ) -> None:
         """Show the version. `show_engine` shows everything that depends on an engine."""
         self._metrics = metrics
         self._breakers = breakers
         self._slots = slots
         self._decisions = decisions
-        self._held_memory = held_memory
         self._artifact: tuple[str, ...] | None = None
-        self._graph: tuple[str, ...] | None = None
-        self._arms: set[tuple[str, str, str]] = set()
         self._deployment_ids: set[str] = set()
         self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
         metrics.build_info.labels(__version__).set(1)
@@ -47,8 +42,6 @@ class Gauges:
         """Show the engine that answers from now on, and create the series of its models."""
         metrics = self._metrics
         self._show_artifact(engine)
-        self._show_arms(engine)
-        metrics.latency_budget_seconds.set(engine.settings.router.latency_budget_s)
         pool = engine.pool
         models = {model.name: model for model in pool.models.values()}
         priced = [name for name, model in models.items() if model.price is not None]
@@ -71,22 +64,14 @@ class Gauges:
         manifest, execution, metrics = engine.manifest, engine.execution, self._metrics
         if self._artifact is not None:
             metrics.artifact_info.labels(*self._artifact).set(0)
-        self._artifact = (manifest.name, manifest.encoder.name, manifest.provenance.commit)
+        self._artifact = (
+            manifest.name,
+            manifest.encoder.name,
+            manifest.provenance.commit,
+            execution.graph,
+            execution.provider,
+        )
         metrics.artifact_info.labels(*self._artifact).set(1)
-        if self._graph is not None:
-            metrics.graph_info.labels(*self._graph).set(0)
-        self._graph = (execution.graph, execution.provider)
-        metrics.graph_info.labels(*self._graph).set(1)
-
-    def _show_arms(self, engine: Engine) -> None:
-        """Show which model serves each arm, and how many models serve none."""
-        mapping, metrics = engine.pool.mapping, self._metrics
-        for series in self._arms:
-            metrics.arm_info.labels(*series).set(0)
-        self._arms = {(arm, mapping.models[arm], mapping.bases[arm]) for arm in mapping.models}
-        for series in self._arms:
-            metrics.arm_info.labels(*series).set(1)
-        metrics.unrouted_models.set(len(mapping.unrouted))
 
     def refresh(self, engine: Engine) -> None:
         """Set the gauges to the present state."""
@@ -109,5 +94,3 @@ class Gauges:
             metrics.cache_lookups.labels(name, "hit").inc(now.hits - before.hits)
             metrics.cache_lookups.labels(name, "miss").inc(now.misses - before.misses)
             self._counted[cache] = now
-        for name, held in self._held_memory().items():
-            metrics.held_bytes.labels(name).set(held.size_bytes)

@@ -289,7 +289,6 @@ class Reloader:
         metrics = self._gateway.metrics
         metrics.reloads.labels(kind, "taken" if succeeded else "refused").inc()
         metrics.last_reload_successful.labels(kind).set(succeeded)
-        metrics.last_reload_timestamp_seconds.labels(kind).set(time.time())
 
     def _show_publication(self) -> None:
         serial = self.publication.serial if self.publication else 0

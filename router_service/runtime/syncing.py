@@ -80,7 +80,7 @@ class Syncer:
         self._follower = follower
         self._after_sync = after_sync
         self._clock = clock
-        self._up = metrics.shared_state_up
+        self._up = metrics.dependency_up.labels("shared_state")
         self._up.set(1)
         self._reach = Reachability("shared state", "using local state")
         self._unsent_ends_s: dict[str, float] = {}

@@ -134,7 +134,8 @@ class DecisionLog:
         self._is_up = True
         self._lost = 0
         self._retry_at_s = 0.0
-        metrics.log_up.set(1)
+        self._up = metrics.dependency_up.labels("decision_log")
+        self._up.set(1)
 
     def start(self) -> None:
         """Create the folder if it is missing, and check that files can be written to it."""
@@ -145,24 +146,23 @@ class DecisionLog:
         except OSError as exc:
             self._failed(exc)
 
-    def write(self, line: BaseModel, kind: str) -> None:
-        """Append a line, and count it under `kind`. Do nothing if no folder is configured."""
+    def write(self, line: BaseModel) -> None:
+        """Append a line. Do nothing if no folder is configured."""
         if self._folder is None:
             return
         try:
             text = line.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
         except ValueError:  # content that is nested too deeply
-            self._metrics.log_dropped.labels("failed").inc()
+            self._metrics.lost_records.labels("decision_log", "failed").inc()
             return
         try:
             self._append(self._folder, text)
         except OSError as exc:
             self._failed(exc)
             self._lost += 1
-            self._metrics.log_dropped.labels("failed").inc()
+            self._metrics.lost_records.labels("decision_log", "failed").inc()
             return
         self._succeeded()
-        self._metrics.log_lines.labels(kind).inc()
 
     def tidy(self) -> None:
         """Delete expired files. Close the current one if it has reached its age or size limit."""
@@ -248,14 +248,14 @@ class DecisionLog:
                 exc.strerror or exc,
             )
         self._is_up = False
-        self._metrics.log_up.set(0)
+        self._up.set(0)
 
     def _succeeded(self) -> None:
         if not self._is_up:
             _log.warning("writing the decision log again: lost_lines=%d", self._lost)
         self._is_up = True
         self._lost = 0
-        self._metrics.log_up.set(1)
+        self._up.set(1)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, float]]:
@@ -277,18 +277,16 @@ class BackgroundWorker(Generic[T]):
         handle: Callable[[T], None],
         *,
         max_items: int,
-        on_length: Callable[[int], None],
         when_idle: Callable[[], None],
         at_end: Callable[[], None],
     ) -> None:
         """Create the queue. Its items are not handled before `start`.
 
-        `on_length` receives the queue's length whenever it changes. `when_idle` is called in the
-        thread every `IDLE_S` seconds, and `at_end` before the thread ends.
+        `when_idle` is called in the thread every `IDLE_S` seconds, and `at_end` before the thread
+        ends.
         """
         self._handle = handle
         self._max_items = max_items
-        self._on_length = on_length
         self._when_idle = when_idle
         self._at_end = at_end
         self._queue: queue.SimpleQueue[tuple[T, int] | None] = queue.SimpleQueue()
@@ -309,7 +307,6 @@ class BackgroundWorker(Generic[T]):
                 return False
             self._items += 1
             self._bytes += size_bytes
-            self._on_length(self._items)
         self._queue.put((item, size_bytes))
         return True
 
@@ -335,7 +332,6 @@ class BackgroundWorker(Generic[T]):
                 with self._lock:
                     self._items -= 1
                     self._bytes -= size_bytes
-                    self._on_length(self._items)
             if time.monotonic() >= idle_called_s + IDLE_S:
                 idle_called_s = time.monotonic()
                 self._call(self._when_idle)

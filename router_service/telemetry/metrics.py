@@ -8,7 +8,6 @@ definition names them (`starts`).
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -49,16 +48,15 @@ The library reads it when it is imported (README of prometheus_client, "Multipro
 
 NO_MODEL = "none"
 """Label `model` of requests that were refused before a model was chosen."""
+NO_RELEASE = "none"
+"""Label `release` of requests that were not routed."""
 
 # From a cache lookup to a request that waits in a long queue.
 _STAGE_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 # From the sandbox's milliseconds to a long reasoning answer.
 _UPSTREAM_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
 _PROBABILITY_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_FAMILIARITY_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-_REGRET_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TOKEN_BUCKETS = (32, 64, 128, 192, 256, 320, 384, 448, 512)
-_STEP_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10)
 _BYTE_BUCKETS = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
 
 BINS = 10
@@ -75,6 +73,7 @@ def probability_bin(probability: float) -> str:
 _BINS = tuple(probability_bin(number / BINS) for number in range(BINS))
 _RELOADED = ("config", "artifact")
 _SOURCES = ("upstream", "gateway")
+_RELEASES = (NO_RELEASE, *Track)
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 C = TypeVar("C", Counter, Histogram)
@@ -152,8 +151,8 @@ class _Definition(Generic[M]):
     series: Series
     create: Callable[[CollectorRegistry], M]
     starts: Sequence[Start] = ()
-    first: Callable[[], float] | None = None
-    """Returns the value with which series of a gauge start, if that is not 0."""
+    first: float = 0.0
+    """The value with which series of a gauge start."""
 
     def __get__(self, instance: Metrics | None, owner: type[Metrics]) -> M:
         raise AttributeError("Metrics has series only on instances; use Metrics() instead")
@@ -187,7 +186,7 @@ def _gauge(
     *labels: str,
     aggregation: Aggregation = "max",
     starts: Sequence[Start] = (),
-    first: Callable[[], float] | None = None,
+    first: float = 0.0,
 ) -> _Definition[Gauge]:
     """Define a gauge. Do not use its `set_function` or `remove`: they affect only one worker."""
     name = f"switchcraft_{name}"
@@ -208,10 +207,28 @@ class Metrics:
         "requests",
         "Requests to models that have ended, by the model that was called, the policy (its "
         f"name, such as economy, or else the kind of its rule or goal: {', '.join(POLICIES)}, "
-        f"{', '.join(GOALS)}; or none), and the HTTP status; 499 if the client left.",
+        f"{', '.join(GOALS)}; or none), the HTTP status (499 if the client left, `broken` if a "
+        "stream broke after its first byte was sent to the client), and the release that routed "
+        "the request (none if it was not routed).",
         "model",
         "policy",
         "status",
+        "release",
+    )
+    request_seconds = _histogram(
+        "request_seconds",
+        "Time from the arrival of a request for which a model was chosen to the end of its answer, "
+        "by release, as in requests.",
+        _UPSTREAM_BUCKETS_S,
+        "release",
+        starts=[_each(_RELEASES)],
+    )
+    failed_requests = _counter(
+        "failed_requests",
+        "Routed requests that failed because of the upstream or the gateway, by release. Unlike "
+        "the statuses in requests, this leaves out what a client's own deadline may have caused.",
+        "release",
+        starts=[_each(Track)],
     )
     decisions = _counter(
         "decisions",
@@ -226,28 +243,13 @@ class Metrics:
     build_info = _gauge("build_info", "1, labelled with the running version.", "version")
     artifact_info = _gauge(
         "artifact_info",
-        "1 for the artifact that decides now, 0 for an artifact that decided earlier.",
+        "1 for the artifact that decides now and the graph and execution provider of ONNX Runtime "
+        "that run it (CPUExecutionProvider or CUDAExecutionProvider), 0 for an earlier one.",
         "name",
         "encoder",
         "commit",
-    )
-    graph_info = _gauge(
-        "graph_info",
-        "1 for the graph that predicts now and the execution provider of ONNX Runtime that runs it "
-        "(CPUExecutionProvider or CUDAExecutionProvider), 0 for an earlier pair.",
         "graph",
         "provider",
-    )
-    arm_info = _gauge(
-        "arm_info",
-        "1 for each arm that has a model, 0 for an earlier one. The basis `stand_in` means that the"
-        " arm's figures are those of another model.",
-        "arm",
-        "model",
-        "basis",
-    )
-    unrouted_models = _gauge(
-        "unrouted_models", "Models that are served by name only, because no arm stands for them."
     )
     chosen_probability = _histogram(
         "chosen_probability",
@@ -256,23 +258,13 @@ class Metrics:
         "arm",
         starts=[_each(Known.ARMS)],
     )
-    expected_regret = _histogram(
-        "expected_regret",
-        "Probability given up to save cost: the most probable arm's probability of a correct "
-        "answer minus the chosen arm's.",
-        _REGRET_BUCKETS,
-    )
-    familiarity = _histogram(
-        "familiarity",
-        "How much routed requests resemble the training data, from 0 to 1: the share of held-out "
-        "queries that were at least as unlike it.",
-        _FAMILIARITY_BUCKETS,
-    )
     unfamiliar_requests = _counter(
         "unfamiliar_requests",
-        "Routed requests that are unlike the training data, by the arm that answered.",
+        "Routed requests that are unlike the training data, by the arm that answered and the "
+        "release.",
         "arm",
-        starts=[_each(Known.ARMS)],
+        "release",
+        starts=[_each(Known.ARMS, Track)],
     )
     packed_tokens = _histogram("packed_tokens", "Tokens in the encoder's input.", _TOKEN_BUCKETS)
     request_bytes = _histogram("request_bytes", "Body size of routed requests.", _BYTE_BUCKETS)
@@ -283,13 +275,6 @@ class Metrics:
         "cache",
         "outcome",
     )
-    held_bytes = _gauge(
-        "held_bytes",
-        "Memory of what is kept for later requests, by what it is: caches, and records of each "
-        "kind. Each has a limit, which GET /admin/status shows; the oldest is dropped first.",
-        "what",
-        aggregation="sum",
-    )
     # Timings.
     stage_seconds = _histogram(
         "stage_seconds",
@@ -297,9 +282,6 @@ class Metrics:
         "(waiting for a thread), parse, pack, classify, select.",
         _STAGE_BUCKETS_S,
         "stage",
-    )
-    latency_budget_seconds = _gauge(
-        "latency_budget_seconds", "Configured latency budget of a decision."
     )
     decisions_over_budget = _counter(
         "decisions_over_budget",
@@ -340,58 +322,46 @@ class Metrics:
     )
     cost_usd = _counter(
         "cost_usd",
-        "Cost at list price if tokens and price are known, by source of the token count.",
+        "Cost at list price if tokens and price are known, by source of the token count and by "
+        "release, as in requests.",
         "model",
         "source",
-        starts=[_each(Known.PRICED_MODELS, _SOURCES)],
+        "release",
+        starts=[_each(Known.PRICED_MODELS, _SOURCES, _RELEASES)],
     )
-    routed_cost_usd = _counter(
-        "routed_cost_usd",
-        "Cost of routed requests for which the cost of the baseline model is known too.",
+    compared_cost_usd = _counter(
+        "compared_cost_usd",
+        "Cost of routed requests for which the cost of the baseline model is known too, by the "
+        "model that answered: what they have cost (answered_by: routed), and the price of the same "
+        "tokens at the baseline model (baseline). The difference is the saving.",
         "model",
-        starts=[_each(Known.COMPARED_MODELS)],
-    )
-    baseline_cost_usd = _counter(
-        "baseline_cost_usd",
-        "Cost of the requests in routed_cost_usd at the baseline model's price for the same "
-        "tokens, by the model that answered. The saving is this value minus routed_cost_usd.",
-        "model",
-        starts=[_each(Known.COMPARED_MODELS)],
+        "answered_by",
+        starts=[_each(Known.COMPARED_MODELS, ("routed", "baseline"))],
     )
     expected_correct = _counter(
         "expected_correct",
-        "Expected number of correct answers to the requests in estimated_requests, by the model "
-        "that answered and the policy: the sum of the calibrated probabilities of the answers.",
+        "Expected number of correct answers to the requests in estimated_requests: the sum of the "
+        "calibrated probabilities of the answers (answered_by: routed), or of the answers that the "
+        "baseline model would have given (baseline). The relative accuracy is their ratio.",
         "model",
         "policy",
-    )
-    baseline_expected_correct = _counter(
-        "baseline_expected_correct",
-        "Expected number of correct answers to the requests in estimated_requests if the baseline "
-        "model had answered them. The relative accuracy is expected_correct divided by this value.",
-        "model",
-        "policy",
+        "release",
+        "answered_by",
     )
     estimated_requests = _counter(
         "estimated_requests",
         "Routed requests with a complete answer for which the probability of a correct answer is "
-        "known, of the model that answered and of the baseline model.",
+        "known, of the model that answered and of the baseline model, by release.",
         "model",
         "policy",
+        "release",
     )
     unpriced = _counter(
         "unpriced_answers",
         "Successful answers with unknown cost, because their model's price is missing.",
         "model",
-        "missing",
     )
     # Conversations (router.conversations).
-    conversation_switches = _counter(
-        "conversation_switches",
-        "Requests that another arm answered than the conversation's last request, by the new arm.",
-        "arm",
-        starts=[_each(Known.ARMS)],
-    )
     conversation_caches = _counter(
         "conversation_caches",
         "Requests of conversations whose prompt should be partly cached, by arm and by whether the "
@@ -401,39 +371,29 @@ class Metrics:
         starts=[_each(Known.ARMS, ("hit", "miss"))],
     )
     conversation_cost_usd = _counter(
-        "conversation_cost_usd", "Cost of the answers to requests of conversations."
-    )
-    conversation_first_arm_cost_usd = _counter(
-        "conversation_first_arm_cost_usd",
-        "Expected cost of the same requests if each conversation's first arm had answered all. The "
-        "saving is this value minus conversation_cost_usd.",
+        "conversation_cost_usd",
+        "Cost of the answers to requests of conversations: what they have cost (answered_by: "
+        "routed), and what is expected if each conversation's first arm had answered all "
+        "(first_arm). The difference is the saving.",
+        "answered_by",
+        starts=[_each(("routed", "first_arm"))],
     )
     # Verified answers.
     candidates = _counter(
         "candidates",
-        "Candidate answers of verified requests, by arm and outcome: accepted, rejected, failed "
-        "(including those that no client can use, or that the gateway no longer waited for).",
+        "Candidate answers of verified requests, by arm, release and outcome: accepted, rejected, "
+        "failed (including those that no client can use, or that the gateway no longer waited "
+        "for).",
         "arm",
+        "release",
         "outcome",
-        starts=[_each(Known.ARMS, ("accepted", "rejected", "failed"), if_verified=True)],
-    )
-    verification_steps = _histogram(
-        "verification_steps",
-        "Steps until a candidate answer was accepted; a step asks one arm, or several in parallel.",
-        _STEP_BUCKETS,
+        starts=[_each(Known.ARMS, Track, ("accepted", "rejected", "failed"), if_verified=True)],
     )
     verification_added_seconds = _histogram(
         "verification_added_seconds",
         "Latency that verification added: time from the first complete candidate answer until one "
         "was accepted.",
         _UPSTREAM_BUCKETS_S,
-    )
-    verification_agreement = _counter(
-        "verification_agreement",
-        "Candidate answers that were compared with the accepted one, by whether their tool calls "
-        "are the same: yes, no.",
-        "agrees",
-        starts=[_each(("yes", "no"), if_verified=True)],
     )
     rejected_cost_usd = _counter(
         "rejected_cost_usd",
@@ -450,15 +410,6 @@ class Metrics:
         starts=[_each(UnverifiedReason, if_verified=True)],
     )
     # Upstreams.
-    client_disconnects = _counter(
-        "client_disconnects", "Clients that disconnected before their answer was complete."
-    )
-    broken_streams = _counter(
-        "broken_streams",
-        "Streams that broke after their first byte was sent to the client.",
-        "model",
-        starts=[_each(Known.MODELS)],
-    )
     attempts = _counter(
         "upstream_attempts",
         "Attempts to get an answer from a deployment, by outcome: answered, unreachable, timeout, "
@@ -481,35 +432,41 @@ class Metrics:
         "release",
         starts=[_each(Track)],
     )
-    breaker_openings = _counter(
-        "breaker_openings",
-        "Times that a deployment's circuit opened.",
-        "deployment",
-        starts=[_each(Known.DEPLOYMENTS)],
-    )
     deployments_available = _gauge(
         "deployments_available", "Deployments whose circuit is closed.", aggregation="min"
     )
     breaker_open = _gauge("breaker_open", "1 while a deployment's circuit is open.", "deployment")
-    store_errors = _counter(
-        "store_errors",
-        "Store operations that failed.",
+    storage_errors = _counter(
+        "storage_errors",
+        "Operations of the store (put, get, limit, overflow, pause) and of the database (open, "
+        "read, write, migrate) that failed.",
+        "storage",
         "operation",
-        starts=[_each(("put", "get", "limit", "overflow", "pause"))],
+        starts=[
+            _each(("store",), ("put", "get", "limit", "overflow", "pause")),
+            _each(("database",), ("open", "read", "write", "migrate")),
+        ],
     )
-    database_errors = _counter(
-        "database_errors",
-        "Database operations that failed.",
-        "operation",
-        starts=[_each(("open", "read", "write", "migrate"))],
+    dependency_up = _gauge(
+        "dependency_up",
+        "1 while the gateway can use what it depends on: shared_state (what replicas or workers "
+        "share; otherwise, the gateway uses its local state), database, decision_log (1 if none "
+        "is configured).",
+        "dependency",
+        aggregation="min",
     )
-    unlisted_requests = _counter(
-        "unlisted_requests",
-        "Requests that live traffic does not list, because the database did not take them in time.",
-    )
-    database_unreachable_seconds = _gauge(
-        "database_unreachable_seconds",
-        "For how long the database has been unreachable; 0 while it can be used.",
+    lost_records = _counter(
+        "lost_records",
+        "Records that are lost, by kind (decision_log: lines; request_list: requests that live "
+        "traffic does not list; spans) and reason: full (too many waited), failed (writing or "
+        "sending failed).",
+        "kind",
+        "reason",
+        starts=[
+            _each(("decision_log",), ("full", "failed")),
+            _each(("request_list",), ("full",)),
+            _each(("spans",), ("failed",)),
+        ],
     )
     budget_alerts = _counter(
         "budget_alerts",
@@ -518,54 +475,30 @@ class Metrics:
         "outcome",
         starts=[_each(("reached", "delivered", "failed", "given_up"))],
     )
-    # Budgets.
-    budget_refusals = _counter(
-        "budget_refusals",
-        "Requests that a budget has refused, by whose it is (key, team) and why: spent, reserved "
-        "(the rest was reserved for other requests for too long), unknown (the database has been "
-        "unreachable for too long).",
-        "kind",
-        "why",
-        starts=[_each(("key", "team"), ("spent", "reserved", "unknown"))],
-    )
-    budget_unpriced_requests = _counter(
-        "budget_unpriced_requests",
-        "Requests of keys with a budget whose cost is unknown, so that no budget counts them.",
-    )
-    budget_buffered_usd = _gauge(
-        "budget_buffered_usd",
-        "Spending of keys and teams with a budget that is not written to the database yet.",
-        aggregation="sum",
-    )
     # Refused requests and load.
-    refused_callers = _counter(
-        "refused_callers",
-        "Requests refused by authentication, by OpenAI error code.",
-        "code",
-    )
-    shed_requests = _counter(
-        "shed_requests",
-        "Requests refused because the gateway is overloaded or shutting down, by reason: "
-        "overloaded, decisions_queued, lists_queued, too_many_requests, shutting_down.",
+    refused_requests = _counter(
+        "refused_requests",
+        "Requests that the gateway refused before it called a model, by cause: caller "
+        "(authentication; the reason is OpenAI's error code), overload (overloaded, "
+        "decisions_queued, lists_queued, too_many_requests, shutting_down), limit (of their key or "
+        "team: requests, tokens a minute, parallel), budget (spent; reserved for other requests; "
+        "unknown, because the database has been unreachable for too long).",
+        "cause",
         "reason",
         starts=[
             _each(
+                ("overload",),
                 (
                     "overloaded",
                     "decisions_queued",
                     "lists_queued",
                     "too_many_requests",
                     "shutting_down",
-                )
-            )
+                ),
+            ),
+            _each(("limit",), ("requests", "tokens", "parallel")),
+            _each(("budget",), ("spent", "reserved", "unknown")),
         ],
-    )
-    limited_requests = _counter(
-        "limited_requests",
-        "Requests refused by a rate limit of their key or team: requests or tokens a minute, or "
-        "parallel requests.",
-        "limit",
-        starts=[_each(("requests", "tokens", "parallel"))],
     )
     requests_in_flight = _gauge(
         "requests_in_flight",
@@ -579,12 +512,6 @@ class Metrics:
         aggregation="sum",
     )
     # Reloads and releases.
-    shared_state_up = _gauge(
-        "shared_state_up",
-        "1 while the state that replicas or workers share can be read, 0 while the gateway uses "
-        "its local state instead.",
-        aggregation="min",
-    )
     publication_serial = _gauge(
         "publication_serial",
         "Serial number of the publication that all workers serve; 0 without a publication.",
@@ -605,68 +532,7 @@ class Metrics:
         "kind",
         aggregation="min",
         starts=[_each(_RELOADED)],
-        first=lambda: 1.0,
-    )
-    last_reload_timestamp_seconds = _gauge(
-        "last_reload_timestamp_seconds",
-        "Unix time of the last reload of this kind, in seconds.",
-        "kind",
-        starts=[_each(_RELOADED)],
-        first=time.time,
-    )
-    release_requests = _counter(
-        "release_requests",
-        "Routed requests that have ended, by release.",
-        "release",
-        starts=[_each(Track)],
-    )
-    release_failures = _counter(
-        "release_failures",
-        "Routed requests that failed because of the upstream or the gateway, by release.",
-        "release",
-        starts=[_each(Track)],
-    )
-    release_cost_usd = _counter(
-        "release_cost_usd",
-        "Cost of routed requests if it is known, by release.",
-        "release",
-        starts=[_each(Track)],
-    )
-    release_seconds = _histogram(
-        "release_seconds",
-        "Time from a routed request's arrival to the end of its answer, by release.",
-        _UPSTREAM_BUCKETS_S,
-        "release",
-        starts=[_each(Track)],
-    )
-    release_expected_correct = _counter(
-        "release_expected_correct",
-        "How many of the requests in release_requests are expected to have a correct answer, by "
-        "release: the sum of the answers' probabilities, which are the verifier's estimates if it "
-        "has judged them, and otherwise the router's predictions. A request without a complete "
-        "answer adds 0.",
-        "release",
-        starts=[_each(Track)],
-    )
-    release_unfamiliar_requests = _counter(
-        "release_unfamiliar_requests",
-        "Requests in release_requests that are unlike the training data, by release.",
-        "release",
-        starts=[_each(Track)],
-    )
-    release_candidates = _counter(
-        "release_candidates",
-        "Candidate answers of verified requests, by release and outcome, as in candidates.",
-        "release",
-        "outcome",
-        starts=[_each(Track, ("accepted", "rejected", "failed"), if_verified=True)],
-    )
-    release_feedback = _counter(
-        "release_feedback",
-        "Decisions that received client feedback, by release and verdict, as in feedback.",
-        "release",
-        "verdict",
-        starts=[_each(Track, Verdict)],
+        first=1.0,
     )
     canary_withdrawals = _counter(
         "canary_withdrawals",
@@ -693,57 +559,26 @@ class Metrics:
     )
     feedback = _counter(
         "feedback",
-        "Decisions that received client feedback, by arm and verdict: correct, wrong, or expected "
-        "if the client sent the expected calls, which are compared later.",
+        "Decisions that received client feedback, by arm, release and verdict: correct, wrong, or "
+        "expected if the client sent the expected calls, which are compared later.",
         "arm",
+        "release",
         "verdict",
-        starts=[_each(Known.ARMS, Verdict)],
+        starts=[_each(Known.ARMS, Track, Verdict)],
     )
     calibration_decisions = _counter(
         "calibration_decisions",
-        "Decisions whose feedback says correct or wrong, by the chosen arm's probability, rounded "
-        "down to a tenth (0.0 to 0.9).",
+        "Decisions whose feedback says correct or wrong, by verdict and by the chosen arm's "
+        "probability, rounded down to a tenth (0.0 to 0.9).",
         "bin",
-        starts=[_each(_BINS)],
+        "verdict",
+        starts=[_each(_BINS, (Verdict.CORRECT, Verdict.WRONG))],
     )
     calibration_predicted = _counter(
         "calibration_predicted",
         "Sum of the chosen arms' probabilities over the decisions in calibration_decisions.",
         "bin",
         starts=[_each(_BINS)],
-    )
-    calibration_correct = _counter(
-        "calibration_correct",
-        "Decisions in calibration_decisions that were correct.",
-        "bin",
-        starts=[_each(_BINS)],
-    )
-    # Decision log and traces.
-    log_lines = _counter(
-        "decision_log_lines",
-        "Lines written to the decision log, by type.",
-        "type",
-        starts=[_each(("decision", "feedback", "evidence"))],
-    )
-    log_dropped = _counter(
-        "decision_log_dropped",
-        "Lines that the decision log lost, by reason: full (the queue was full), failed (writing "
-        "failed).",
-        "reason",
-        starts=[_each(("full", "failed"))],
-    )
-    log_queued = _gauge(
-        "decision_log_queued",
-        "Lines that wait to be written to the decision log.",
-        aggregation="sum",
-    )
-    log_up = _gauge(
-        "decision_log_up",
-        "1 while the decision log can be written; always 1 without a decision log.",
-        aggregation="min",
-    )
-    spans_dropped = _counter(
-        "spans_dropped", "Spans that could not be sent to the trace collector."
     )
 
     def __init__(self) -> None:
@@ -771,13 +606,13 @@ class Metrics:
         metric: Counter | Gauge | Histogram,
         start: Start,
         known: Mapping[Known, Collection[str]],
-        first: Callable[[], float] | None = None,
+        first: float = 0.0,
     ) -> None:
         values = [known[each] if isinstance(each, Known) else each for each in start.values]
         for labels in product(*values):
             child = metric.labels(*labels)
-            if first is not None and isinstance(child, Gauge):
-                child.set(first())
+            if isinstance(child, Gauge):
+                child.set(first)
 
     @staticmethod
     def _definitions() -> Iterator[tuple[str, _Definition[Any]]]:

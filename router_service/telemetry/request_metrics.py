@@ -6,12 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from router_service.core.record import AnswerResult, Ending, Record, RecordKind, RoutedResult
-from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
+from router_service.core.record import (
+    CLIENT_LEFT,
+    AnswerResult,
+    Ending,
+    Record,
+    RecordKind,
+    RoutedResult,
+)
+from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, Metrics, status_label
 from router_service.telemetry.usage import NO_POLICY
 
 _UNMEASURED = frozenset({RecordKind.OWN, RecordKind.SHED})
-"""Kinds of requests that are no requests to models; `shed_requests` counts the latter."""
+"""Kinds of requests that are no requests to models; `refused_requests` counts the latter."""
+
+BROKEN = "broken"
+"""Label `status` of requests whose stream broke after its first byte was sent to the client."""
 
 
 def count_requests(metrics: Metrics, records: Iterable[Record]) -> None:
@@ -21,21 +31,31 @@ def count_requests(metrics: Metrics, records: Iterable[Record]) -> None:
         if record.kind in _UNMEASURED:
             continue
         model, policy = record.model or NO_MODEL, record.policy_kind or NO_POLICY
-        counts[metrics.requests, model, policy, status_label(record.status)] += 1
-        if record.ending is Ending.CLIENT_LEFT:
-            counts[(metrics.client_disconnects,)] += 1
-        elif record.ending is Ending.BROKEN:
-            counts[metrics.broken_streams, model] += 1
+        release = record.release or NO_RELEASE
+        status = _status(record)
+        counts[metrics.requests, model, policy, status, release] += 1
         if record.kind is RecordKind.PLANNED:
-            _count_planned(metrics, counts, record, model)
+            _count_planned(metrics, counts, record, model, release)
     for key, amount in counts.items():
         metrics.child(*key).inc(amount)
 
 
+def _status(record: Record) -> str:
+    """Return the label of a request's status."""
+    if record.ending is Ending.CLIENT_LEFT:
+        return status_label(CLIENT_LEFT)
+    return BROKEN if record.ending is Ending.BROKEN else status_label(record.status)
+
+
 def _count_planned(  # noqa: PLR0912 - one after the other, in the order of the metrics
-    metrics: Metrics, counts: defaultdict[tuple[Any, ...], float], record: Record, model: str
+    metrics: Metrics,
+    counts: defaultdict[tuple[Any, ...], float],
+    record: Record,
+    model: str,
+    release: str,
 ) -> None:
     child = metrics.child
+    child(metrics.request_seconds, release).observe(record.latency_s)
     for stage in record.stages:
         child(metrics.stage_seconds, stage.name).observe(stage.seconds)
     if record.router_failed:
@@ -49,31 +69,32 @@ def _count_planned(  # noqa: PLR0912 - one after the other, in the order of the 
     for name, deployment_id, result, lost_usd in record.tries:
         counts[metrics.attempts, name, deployment_id, result] += 1
         if lost_usd:
-            counts[metrics.cost_usd, name, "gateway"] += lost_usd
+            counts[metrics.cost_usd, name, "gateway", release] += lost_usd
     is_priced = False
     for answer in record.answers:
         is_priced = is_priced or (answer.is_accepted and answer.answer_usd is not None)
-        _count_answer(metrics, counts, answer)
+        _count_answer(metrics, counts, answer, release)
         if answer.arm is not None:
             outcome = "failed" if answer.failure is not None else "rejected"
             if answer.is_accepted:
                 outcome = "accepted"
             else:
                 counts[metrics.rejected_cost_usd, answer.arm] += answer.cost_usd or 0
-            counts[metrics.candidates, answer.arm, outcome] += 1
-            counts[metrics.release_candidates, record.track, outcome] += 1
+            counts[metrics.candidates, answer.arm, record.track, outcome] += 1
     is_answered = record.ending is Ending.COMPLETE and record.status < 400
     if is_answered and not is_priced:
-        counts[metrics.unpriced, model, "price"] += 1
-    if record.verification_steps is not None:
-        metrics.verification_steps.observe(record.verification_steps)
+        counts[metrics.unpriced, model] += 1
+    if record.added_s is not None:
         metrics.verification_added_seconds.observe(record.added_s)
     if record.routed is not None:
-        _count_routed(metrics, counts, record, record.routed)
+        _count_routed(metrics, counts, record, record.routed, release)
 
 
 def _count_answer(
-    metrics: Metrics, counts: defaultdict[tuple[Any, ...], float], answer: AnswerResult
+    metrics: Metrics,
+    counts: defaultdict[tuple[Any, ...], float],
+    answer: AnswerResult,
+    release: str,
 ) -> None:
     """Count the duration, the tokens and the cost of one answer."""
     model, source = answer.model, "gateway" if answer.is_estimated else "upstream"
@@ -85,7 +106,7 @@ def _count_answer(
         counts[metrics.tokens, model, "cached", source] += answer.cached_tokens
         counts[metrics.tokens, model, "reasoning", source] += answer.reasoning_tokens
     if answer.answer_usd is not None:
-        counts[metrics.cost_usd, model, source] += answer.answer_usd
+        counts[metrics.cost_usd, model, source, release] += answer.answer_usd
 
 
 def _count_routed(
@@ -93,35 +114,24 @@ def _count_routed(
     counts: defaultdict[tuple[Any, ...], float],
     record: Record,
     routed: RoutedResult,
+    release: str,
 ) -> None:
     """Count a routed request: the decision, the saving, and the results of its release."""
     child, arm, model = metrics.child, routed.arm, record.model
     counts[metrics.decisions, arm, routed.reason] += 1
     child(metrics.chosen_probability, arm).observe(routed.probability)
-    metrics.expected_regret.observe(routed.expected_regret)
     metrics.packed_tokens.observe(record.packed_tokens or 0)
     metrics.request_bytes.observe(routed.size_bytes)
-    if record.familiarity is not None:
-        metrics.familiarity.observe(record.familiarity)
     if record.is_unfamiliar:
-        counts[metrics.unfamiliar_requests, arm] += 1
-    cost_usd = record.actual_cost_usd or 0.0
+        counts[metrics.unfamiliar_requests, arm, release] += 1
     if record.baseline_usd is not None:
-        counts[metrics.routed_cost_usd, model] += cost_usd
-        counts[metrics.baseline_cost_usd, model] += record.baseline_usd
+        counts[metrics.compared_cost_usd, model, "routed"] += record.actual_cost_usd or 0.0
+        counts[metrics.compared_cost_usd, model, "baseline"] += record.baseline_usd
     expectation = record.expectation
     if expectation is not None:
-        group = model, record.policy_kind
+        group = model, record.policy_kind, release
         counts[metrics.estimated_requests, *group] += 1
-        counts[metrics.expected_correct, *group] += expectation.correct
-        counts[metrics.baseline_expected_correct, *group] += expectation.baseline_correct
-    if routed.release_failed is not None:
-        release = record.release
-        counts[metrics.release_requests, release] += 1
-        counts[metrics.release_failures, release] += routed.release_failed
-        counts[metrics.release_cost_usd, release] += cost_usd
-        child(metrics.release_seconds, str(release)).observe(record.latency_s)
-        if record.ending is Ending.COMPLETE and record.status < 400:
-            counts[metrics.release_expected_correct, release] += routed.p_correct
-        if record.is_unfamiliar:
-            counts[metrics.release_unfamiliar_requests, release] += 1
+        counts[metrics.expected_correct, *group, "routed"] += expectation.correct
+        counts[metrics.expected_correct, *group, "baseline"] += expectation.baseline_correct
+    if routed.release_failed:
+        counts[metrics.failed_requests, release] += 1

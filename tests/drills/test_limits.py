@@ -117,7 +117,10 @@ def test_two_gateways_with_one_redis_share_limits(
         assert statuses.keys() == {200, 429}
         assert 10 < statuses[200] <= 22
         for each in served:
-            assert each.metric('switchcraft_store_errors_total{operation="limit"}') > 0
+            assert (
+                each.metric('switchcraft_storage_errors_total{operation="limit",storage="store"}')
+                > 0
+            )
 
 
 def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(

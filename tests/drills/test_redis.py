@@ -14,7 +14,7 @@ from tests.drills.processes import (
 )
 from tests.serving import Sandbox
 
-UP = "switchcraft_shared_state_up"
+UP = 'switchcraft_dependency_up{dependency="shared_state"}'
 
 
 def publish_options(redis_server: RedisServer, folder: Path) -> list[str]:

@@ -308,10 +308,10 @@ def test_client_deadlines_are_no_failures_of_a_release() -> None:
         body = BODY | {"stream": True, "user": "trickle"}
         for seconds in ("0.000001", "0.3"):
             httpx.post(gateway.url + CHAT, json=body, headers={"x-request-timeout": seconds})
-        counted = 'switchcraft_release_requests_total{release="stable"} 2.0'
+        counted = 'switchcraft_request_seconds_count{release="stable"} 2.0'
 
         def metrics() -> str:
             return httpx.get(f"{gateway.url}/metrics").text
 
         wait_for(lambda: counted in metrics(), "both requests are counted")
-        assert 'switchcraft_release_failures_total{release="stable"} 0.0' in metrics()
+        assert 'switchcraft_failed_requests_total{release="stable"} 0.0' in metrics()

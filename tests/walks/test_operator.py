@@ -289,7 +289,7 @@ def lose_upstream(operator: Operator, prometheus: Prometheus) -> None:
 
     wait_until(is_noticed, "the circuit is open", 60)
     operator.logged("a provider is away", "circuit open")
-    opened = "sum by (deployment) (switchcraft_breaker_openings_total) > 0"
+    opened = "max by (deployment) (max_over_time(switchcraft_breaker_open[1h])) > 0"
     wait_until(lambda: prometheus.ask(opened), "the metrics show it")
     operator.run(f"curl -s {prometheus.url}/api/v1/query -d {shlex.quote('query=' + opened)}")
 

@@ -83,9 +83,12 @@ def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None
             assert response.json()["error"]["code"] == "overloaded"
             assert httpx.get(f"{url}/readyz").status_code == 200
             text = httpx.get(f"{url}/metrics").text
-            assert 'switchcraft_shed_requests_total{reason="overloaded"} 1.0' in text
-            counted = 'switchcraft_requests_total{model="none",policy="none",status="503"} 1.0'
-            assert counted in text
+            assert (
+                'switchcraft_refused_requests_total{cause="overload",reason="overloaded"} 1.0'
+                in text
+            )
+            labels = 'model="none",policy="none",release="none",status="503"'
+            assert f"switchcraft_requests_total{{{labels}}} 1.0" in text
         wait_for(lambda: in_flight(url) == 0, "they have left")
         assert httpx.post(url + CHAT, json=BODY).status_code == 200
 

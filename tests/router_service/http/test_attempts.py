@@ -96,13 +96,13 @@ def test_a_model_cools_down() -> None:
         failed = http.post(CHAT, json=BODY)
         refused = http.post(CHAT, json=BODY)
         circuits = http.get("/admin/status").json()["open_circuits"]
-        openings = metric(http, "switchcraft_breaker_openings_total")
+        is_open = metric(http, "switchcraft_breaker_open")
         assert (failed.status_code, record_of(http, failed)["actual_cost_usd"]) == (502, None)
     assert "127.0.0.1" not in failed.text
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "upstream_unavailable")
     assert 1 <= int(refused.headers["retry-after"]) <= 60
     assert {circuit["models"][0] for circuit in circuits} == {"small", "medium", "large"}
-    assert openings == len(circuits) == 3
+    assert is_open == len(circuits) == 3
     assert circuits[0]["address"] == "http://127.0.0.1:9/v1"
     assert circuits[0]["cause"].startswith("could not be reached")
     assert 0 < circuits[0]["closes_in_s"] <= 60

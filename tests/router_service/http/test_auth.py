@@ -162,7 +162,7 @@ def test_refused_requests_are_counted_by_reason(keyed: str) -> None:
     """The metric counts refusals by error code and contains no key."""
     httpx.get(f"{keyed}/v1/models", headers=bearer("who-tries-this"))
     text = httpx.get(f"{keyed}/metrics", headers=bearer(ADMIN)).text
-    assert 'switchcraft_refused_callers_total{code="invalid_api_key"}' in text
+    assert 'switchcraft_refused_requests_total{cause="caller",reason="invalid_api_key"}' in text
     assert "who-tries-this" not in text
 
 

@@ -135,7 +135,10 @@ def test_unexpected_error_is_500_without_internals(sandbox: Sandbox) -> None:
     assert error_of(response)["type"] == "server_error"
     assert "secret" not in response.text
     assert response.headers["x-request-id"] == "mine"
-    assert 'switchcraft_requests_total{model="none",policy="none",status="500"} 1.0' in counts
+    assert (
+        'switchcraft_requests_total{model="none",policy="none",release="none",status="500"} 1.0'
+        in counts
+    )
 
 
 @pytest.mark.parametrize(

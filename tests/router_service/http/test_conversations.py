@@ -42,12 +42,15 @@ def send(
     return response
 
 
+SWITCHES = 'switchcraft_decisions_total{arm="large",reason="switched"}'
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_conversation_keeps_its_arm_in_a_tool_loop_and_changes_it_for_a_users_turn(
     http: httpx.Client, stream: bool
 ) -> None:
     """The reason is in a header, the arm before in the record, and changes are counted."""
-    session, changes = f"loop-{stream}", metric(http, "switchcraft_conversation_switches_total")
+    session, changes = f"loop-{stream}", metric(http, SWITCHES)
     usage = {"stream_options": {"include_usage": True}} if stream else {}
     first = send(http, ASK, "economy", session, stream=stream, **usage)
     assert first.headers["x-switchcraft-model"] == "small"
@@ -67,7 +70,7 @@ def test_a_conversation_keeps_its_arm_in_a_tool_loop_and_changes_it_for_a_users_
     assert third.headers["x-switchcraft-model"] == "large"
     assert third.headers["x-switchcraft-reason"] == "switched"
     assert record_of(http, third)["previous_arm"] == "small"
-    assert metric(http, "switchcraft_conversation_switches_total") == changes + 1
+    assert metric(http, SWITCHES) == changes + 1
     assert metric(http, "switchcraft_conversation_cost_usd_total") > 0
 
 

@@ -179,10 +179,11 @@ def test_all_candidates_of_a_verified_answer_are_logged(
     router = VerifyingRouter(trust={"medium": 0.8})
     with logging_gateway(sandbox.base_url, tmp_path, router, content=content) as gateway:
         line = line_of(gateway, gateway.ask(model="switchcraft:verified"))
-        assert gateway.metric('verification_agreement_total{agrees="yes"}') == 1
         assert give(gateway, line.id, correct=True).is_success
-        assert gateway.metric('feedback_total{arm="medium",verdict="correct"}') == 1
-        assert gateway.metric('calibration_decisions_total{bin="0.7"}') == 0
+        assert (
+            gateway.metric('feedback_total{arm="medium",release="stable",verdict="correct"}') == 1
+        )
+        assert gateway.metric('calibration_decisions_total{bin="0.7",verdict="correct"}') == 0
     assert (line.arm, line.model, line.reason) == ("medium", "medium", "verified")
     assert (line.policy, line.is_fallback, line.propensity) == ("verified=0.002", False, None)
     assert line.candidates is not None
@@ -249,13 +250,13 @@ def test_calls_are_checked_against_their_schemas(
 
 def test_unwritable_content_loses_only_its_line(full: LoggingGateway) -> None:
     """Answers may be nested deeper than log lines. The lost line is counted; the log continues."""
-    lost = 'decision_log_dropped_total{reason="failed"}'
+    lost = 'lost_records_total{kind="decision_log",reason="failed"}'
     deep = '{"a":' * 400 + "1" + "}" * 400
     decision = decided(full, "anna", user=deep)
     wait_for(lambda: full.metric(lost, bearer()) == 1, "the line is lost")
     assert give(full, decision, "anna", correct=True).status_code == 200
     assert feedback_on(full, decision, 1)
-    assert full.metric("decision_log_up", bearer()) == 1
+    assert full.metric('dependency_up{dependency="decision_log"}', bearer()) == 1
 
 
 def test_exploration_draws_arms_and_logs_their_propensity(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -282,7 +283,7 @@ def test_feedback_is_logged_each_time_and_counted_once(sandbox: Sandbox, tmp_pat
     Feedback on requests that were not routed counts for no arm.
     """
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
-        assert gateway.metric('calibration_decisions_total{bin="0.9"}') == 0
+        assert gateway.metric('calibration_decisions_total{bin="0.9",verdict="correct"}') == 0
         names = [decided(gateway) for _ in range(3)]
         for name, correct in zip(names, (True, True, False), strict=True):
             verdict = "correct" if correct else "wrong"
@@ -292,13 +293,12 @@ def test_feedback_is_logged_each_time_and_counted_once(sandbox: Sandbox, tmp_pat
         assert [line.correct for line in feedback_on(gateway, names[0], 2)] == [True, False]
         give(gateway, decided(gateway, model="small"), correct=True)
         counted = {
-            'feedback_total{arm="medium",verdict="correct"}': 2,
-            'feedback_total{arm="medium",verdict="wrong"}': 1,
-            'feedback_total{arm="none",verdict="correct"}': 1,
-            'release_feedback_total{release="stable",verdict="correct"}': 2,
-            'calibration_decisions_total{bin="0.7"}': 3,
+            'feedback_total{arm="medium",release="stable",verdict="correct"}': 2,
+            'feedback_total{arm="medium",release="stable",verdict="wrong"}': 1,
+            'feedback_total{arm="none",release="none",verdict="correct"}': 1,
+            'calibration_decisions_total{bin="0.7",verdict="correct"}': 2,
+            'calibration_decisions_total{bin="0.7",verdict="wrong"}': 1,
             'calibration_predicted_total{bin="0.7"}': pytest.approx(3 * 0.7),
-            'calibration_correct_total{bin="0.7"}': 2,
         }
         assert {name: gateway.metric(name) for name in counted} == counted
 

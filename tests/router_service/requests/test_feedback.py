@@ -93,8 +93,8 @@ def test_full_queue_drops_and_counts(tmp_path: Path, has_log: bool) -> None:
     for model in ("switchcraft", "switchcraft", "switchcraft", "switchcraft", "small"):
         made.answered(ended(model))
     made.feedback(LoggedFeedback(created=1, decision_id="dec_1", correct=True))
-    assert value(metrics, "decision_log_queued") == 2
-    assert value(metrics, "decision_log_dropped_total", reason="full") == (3 if has_log else 0)
+    lost = value(metrics, "lost_records_total", kind="decision_log", reason="full")
+    assert lost == (3 if has_log else 0)
     assert value(metrics, "tool_calls_total", model="medium", fits="unchecked") == 2
     assert value(metrics, "tool_calls_total", model="small", fits="unchecked") == 1
 
@@ -107,6 +107,5 @@ def test_items_queued_before_the_start_are_handled(tmp_path: Path) -> None:
     made.answered(ended("small"))
     made.start()
     asyncio.run(made.aclose())
-    assert value(metrics, "decision_log_lines_total", type="decision") == 1
     assert value(metrics, "tool_calls_total", model="small", fits="yes") == 1
-    assert value(metrics, "decision_log_queued") == 0
+    assert sum(len(file.read_bytes().splitlines()) for file in tmp_path.glob("*.jsonl")) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +10,12 @@ import pytest
 
 from router_service.artifact import Artifact
 from router_service.core.errors import UpstreamError
-from router_service.core.resources import SHARED_CACHES, Cache
+from router_service.core.resources import Cache
 from router_service.predictor.model import Execution
 from router_service.requests.limits import DecisionQueue, Slots
 from router_service.runtime.engine import Engine
 from router_service.runtime.gauges import Gauges
-from router_service.settings import BreakerSettings, RouterSettings, Settings
+from router_service.settings import BreakerSettings, Settings
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from tests.fakes import FakeRouter, manifest
@@ -42,17 +41,12 @@ class Shown:
         self.metrics = Metrics()
         self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
         self.slots = Slots(10)
-        self.queue = DecisionQueue(1, 10, 1.0)
-        self.gauges = Gauges(
-            self.metrics, self.breakers, self.slots, self.queue, lambda: SHARED_CACHES
-        )
+        self.gauges = Gauges(self.metrics, self.breakers, self.slots, DecisionQueue(1, 10, 1.0))
 
-    def engine(self, router: FakeRouter, *arms: str, budget_s: float = 1.0) -> Engine:
+    def engine(self, router: FakeRouter, *arms: str) -> Engine:
         """Return an engine of a router and models of its arms."""
         settings = Settings.sandbox("http://127.0.0.1:9/v1", arms)
-        section = RouterSettings(latency_budget_s=budget_s)
-        changed = settings.model_copy(update={"router": section})
-        return Engine(changed, router, self.breakers)
+        return Engine(settings, router, self.breakers)
 
     def value(self, series: str, /, **labels: str) -> float | None:
         """Return a sample, or None if the series does not exist."""
@@ -83,7 +77,7 @@ def test_gauges_show_the_current_engine(shown: Shown) -> None:
     renamed = manifest().model_copy(update={"name": "other"})
     other.artifact = Artifact(Path(), renamed, other.artifact.tokenizer)
     other.execution = Execution("model.fp16.onnx", "CUDAExecutionProvider")
-    after = shown.engine(other, "small", budget_s=2.0)
+    after = shown.engine(other, "small")
     (gone,) = before.deployment_ids - after.deployment_ids
     shown.breakers.record_failure(
         gone, UpstreamError("gone", "is full", retry_after_s=60), address="http://gone/v1"
@@ -93,39 +87,22 @@ def test_gauges_show_the_current_engine(shown: Shown) -> None:
     assert shown.value("deployments_available") == 1
     shown.gauges.show_engine(after)
     labels = {"encoder": "none", "commit": "0000000"}
-    assert shown.value("artifact_info", name="fake", **labels) == 0
-    assert shown.value("artifact_info", name="other", **labels) == 1
-    graphs = {"model.onnx": "CPUExecutionProvider", "model.fp16.onnx": "CUDAExecutionProvider"}
-    found = [shown.value("graph_info", graph=g, provider=p) for g, p in graphs.items()]
-    assert found == [0, 1]
-    assert shown.value("latency_budget_seconds") == 2
+    old = {"name": "fake", "graph": "model.onnx", "provider": "CPUExecutionProvider"}
+    assert shown.value("artifact_info", **old, **labels) == 0
+    new = {"name": "other", "graph": "model.fp16.onnx", "provider": "CUDAExecutionProvider"}
+    assert shown.value("artifact_info", **new, **labels) == 1
     assert shown.value("breaker_open", deployment=gone) == 0
     assert shown.value("deployments_available") == 1
 
 
-def test_gauges_show_requests_in_flight_and_queued(shown: Shown) -> None:
-    """Slots in use and requests that wait for a thread are shown at the moment of the scrape."""
+def test_gauges_show_requests_in_flight(shown: Shown) -> None:
+    """Slots in use are shown at the moment of the scrape."""
     engine = shown.engine(FakeRouter(), "small")
-
-    async def look() -> None:
-        release = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def decide() -> None:
-            asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
-
-        with shown.slots.slot(None):
-            tasks = [asyncio.create_task(shown.queue.run(None, 0, decide)) for _ in range(3)]
-            await asyncio.sleep(0.05)
-            shown.gauges.refresh(engine)
-            assert shown.value("requests_in_flight") == 1
-            assert shown.value("decisions_queued") == 2
-            release.set()
-            await asyncio.gather(*tasks)
+    with shown.slots.slot(None):
         shown.gauges.refresh(engine)
-        assert (shown.value("requests_in_flight"), shown.value("decisions_queued")) == (0, 0)
-
-    asyncio.run(look())
+        assert shown.value("requests_in_flight") == 1
+    shown.gauges.refresh(engine)
+    assert shown.value("requests_in_flight") == 0
 
 
 def test_cache_lookups_are_counted_once(shown: Shown) -> None:

@@ -94,7 +94,9 @@ class Gateway:
     @property
     def up(self) -> float | None:
         """The metric."""
-        return self.metrics.registry.get_sample_value("switchcraft_shared_state_up")
+        return self.metrics.registry.get_sample_value(
+            "switchcraft_dependency_up", {"dependency": "shared_state"}
+        )
 
     def last(self) -> tuple[bytes | None, frozenset[str]]:
         """Return the last call of `follow`."""

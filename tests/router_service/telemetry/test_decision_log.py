@@ -62,7 +62,7 @@ class Written:
         """Write feedback on these decisions."""
         for name in names:
             line = LoggedFeedback(created=self.clock(), decision_id=name, correct=True)
-            self.log.write(line, line.type)
+            self.log.write(line)
 
     def files(self) -> list[Path]:
         """Return the log's files, the oldest first."""
@@ -76,19 +76,28 @@ class Written:
         read = [read_line.validate_json(line) for line in lines if line.endswith(b"\n")]
         return [line.decision_id for line in read if isinstance(line, LoggedFeedback)]
 
-    def metric(self, name: str, **labels: str) -> float:
-        """Return the value of a series, or 0 if it does not exist."""
-        return (
-            self.metrics.registry.get_sample_value(f"switchcraft_decision_log_{name}", labels) or 0
-        )
+    @property
+    def is_up(self) -> bool:
+        """Whether the metrics say that the log can be written."""
+        return _is_up(self.metrics)
+
+    @property
+    def failed(self) -> float:
+        """Return the number of lines that were lost because writing failed."""
+        labels = {"kind": "decision_log", "reason": "failed"}
+        return self.metrics.registry.get_sample_value("switchcraft_lost_records_total", labels) or 0
 
 
-def test_lines_are_written_and_counted(tmp_path: Path) -> None:
+def _is_up(metrics: Metrics) -> bool:
+    labels = {"dependency": "decision_log"}
+    return metrics.registry.get_sample_value("switchcraft_dependency_up", labels) == 1
+
+
+def test_lines_are_written_at_once(tmp_path: Path) -> None:
     """Each line is in the file at once; other users cannot read the file."""
     written = Written(tmp_path / "a" / "log")
     written.write("dec_1", "dec_2")
     assert written.names() == ["dec_1", "dec_2"]
-    assert written.metric("lines_total", type="feedback") == 2
     (file,) = written.files()
     assert file.stat().st_mode & 0o007 == 0
 
@@ -98,10 +107,10 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
     metrics = Metrics()
     log = DecisionLog(DecisionLogSettings(), metrics)
     log.start()
-    log.write(LoggedFeedback(created=1, decision_id="dec_1", correct=True), "feedback")
+    log.write(LoggedFeedback(created=1, decision_id="dec_1", correct=True))
     log.tidy()
     log.close()
-    assert metrics.registry.get_sample_value("switchcraft_decision_log_up") == 1
+    assert _is_up(metrics)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -259,8 +268,8 @@ def test_deleted_folder_is_created_again(tmp_path: Path, caplog: pytest.LogCaptu
         shutil.rmtree(folder.parent)
         written.write("dec_2", "dec_3")
         assert written.names() == ["dec_2", "dec_3"]
-    assert written.metric("up") == 1
-    assert written.metric("dropped_total", reason="failed") == 0
+    assert written.is_up
+    assert written.failed == 0
     again = f"created the decision log's folder again: path={folder}"
     assert outage_messages(caplog) == [again, again]
 
@@ -273,13 +282,13 @@ def test_outage_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     shutil.rmtree(folder)
     folder.touch()  # so the folder cannot be created
     written.write("dec_2", "dec_3")
-    assert written.metric("up") == 0
-    assert written.metric("dropped_total", reason="failed") == 2
+    assert not written.is_up
+    assert written.failed == 2
     folder.unlink()
     written.clock.advance(RETRY_S)
     written.write("dec_4", "dec_5")
     assert written.names() == ["dec_4", "dec_5"]
-    assert written.metric("up") == 1
+    assert written.is_up
     first, second = outage_messages(caplog)
     assert f"dropping lines: path={folder}/decisions-" in first
     assert "cause=Not a directory" in first
@@ -292,10 +301,10 @@ def test_gateway_starts_if_folder_cannot_be_created(
     """The gateway starts, and the log counts as down."""
     (tmp_path / "file").touch()
     written = Written(tmp_path / "file" / "log")
-    assert written.metric("up") == 0
+    assert not written.is_up
     written.write("dec_1")
     written.log.tidy()
-    assert written.metric("dropped_total", reason="failed") == 1
+    assert written.failed == 1
     (message,) = outage_messages(caplog)
     assert f"path={tmp_path}/file/log cause=Not a directory" in message
 
@@ -311,10 +320,10 @@ written = Written(Path(sys.argv[1]))
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
 written.write(*(f"dec_{number}" for number in range(100)))
-assert written.metric("up") == 0
+assert not written.is_up
 kept = written.names()
 assert 0 < len(kept) < 20
-assert written.metric("dropped_total", reason="failed") == 100 - len(kept)
+assert written.failed == 100 - len(kept)
 assert all(file.read_bytes().endswith(b"\\n") for file in written.files())
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 written.clock.advance(RETRY_S)
@@ -324,7 +333,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 written.clock.advance(RETRY_S)
 written.write("dec_back")
 assert sorted(written.names()) == sorted([*kept, "dec_back"])
-assert written.metric("up") == 1
+assert written.is_up
 print("ok")
 """
 
@@ -347,7 +356,6 @@ def working(handle: Callable[[int], None], max_items: int = 100) -> Iterator[Bac
     made = BackgroundWorker[int](
         handle,
         max_items=max_items,
-        on_length=lambda _: None,
         when_idle=lambda: None,
         at_end=lambda: None,
     )
@@ -381,20 +389,16 @@ def test_failed_item_does_not_end_the_worker() -> None:
 def test_full_queue_refuses_without_waiting() -> None:
     """While the thread hangs, items wait up to the limit, and the next is refused at once."""
     go_on = threading.Event()
-    lengths: list[int] = []
     made = BackgroundWorker[int](
         lambda _: waited(go_on),
         max_items=3,
-        on_length=lengths.append,
         when_idle=lambda: None,
         at_end=lambda: None,
     )
     made.start()
     assert [made.put(number) for number in range(5)] == [True, True, True, False, False]
-    assert max(lengths) == 3
     go_on.set()
-    wait_for(lambda: lengths[-1] == 0, "the queue is worked off")
-    assert made.put(5)
+    wait_for(lambda: made.put(5), "there is room again")
     assert made.close(WAIT_S)
 
 
@@ -414,7 +418,6 @@ def test_close_gives_up_after_its_timeout() -> None:
     made = BackgroundWorker[int](
         lambda _: waited(go_on),
         max_items=3,
-        on_length=lambda _: None,
         when_idle=lambda: None,
         at_end=lambda: None,
     )
@@ -431,7 +434,6 @@ def test_close_without_start_returns_at_once() -> None:
     made = BackgroundWorker[int](
         lambda _: None,
         max_items=3,
-        on_length=lambda _: None,
         when_idle=lambda: None,
         at_end=lambda: None,
     )

@@ -31,7 +31,7 @@ from tests.serving import Sandbox, served, wait_for
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE_ID}-{PARENT}-01"
-DROPPED = "switchcraft_spans_dropped_total"
+DROPPED = 'switchcraft_lost_records_total{kind="spans",reason="failed"}'
 
 
 @contextmanager
@@ -193,7 +193,7 @@ def test_broken_stream_is_an_error(sandbox: Sandbox, faults: str, error: str) ->
             next(parts)
             if error == "broken":
                 list(parts)
-        count = 'switchcraft_requests_total{model="medium",policy="theta",status='
+        count = 'switchcraft_requests_total{model="medium",policy="theta",release="stable",status='
         wait_for(lambda: count in http.get("/metrics").text, "the request is accounted for")
     call = collector.only("chat medium")
     assert attributes_of(call.attributes)["error.type"] == error
@@ -275,7 +275,7 @@ def test_unreachable_collector_does_not_fail_requests(
 
 
 def _dropped(http: httpx.Client) -> float:
-    (count,) = re.findall(rf"^{DROPPED} (\S+)$", http.get("/metrics").text, re.MULTILINE)
+    (count,) = re.findall(rf"^{re.escape(DROPPED)} (\S+)$", http.get("/metrics").text, re.MULTILINE)
     return float(count)
 
 
