@@ -79,34 +79,6 @@ def test_the_cases_of_the_tests_are_answers_of_bedrock(name: str) -> None:
         assert [p for e in events(CASES[name], CONVERSE) for p in problems_of_event(e)] == []
 
 
-def test_the_answer_in_awss_guide() -> None:
-    """AWS's examples of a call and of its usage ("Call a tool with the Converse API")."""
-    value = {
-        "output": {
-            "message": {
-                "role": "assistant",
-                "content": [
-                    {
-                        "toolUse": {
-                            "toolUseId": "tooluse_kZJMlvQmRJ6eAyJE5GIl7Q",
-                            "name": "top_song",
-                            "input": {"sign": "WZPZ"},
-                        }
-                    }
-                ],
-            }
-        },
-        "stopReason": "tool_use",
-        "usage": {"inputTokens": 30, "outputTokens": 628, "totalTokens": 658},
-        "metrics": {"latencyMs": 1275},
-    }
-    assert problems_of_answer(value) == []
-    call = ToolUse("tooluse_kZJMlvQmRJ6eAyJE5GIl7Q", "top_song", '{"sign":"WZPZ"}')
-    assert ConverseReader().whole(value) == Answer(
-        "", "", (call,), Stop.CALLS, None, Usage(30, 628)
-    )
-
-
 def test_every_answer_gets_an_id() -> None:
     """Bedrock gives none, and the clients' APIs need one."""
     ids = set()
@@ -145,12 +117,6 @@ def test_answers_that_the_provider_calls_malformed_are_refused(reason: str) -> N
         read([START, {"messageStop": {"stopReason": reason}}])
     with pytest.raises(ForeignAnswerError, match=reason):
         ConverseReader().whole(message({"text": "It"}, reason=reason))
-
-
-def test_a_call_counts_although_the_turn_has_ended() -> None:
-    """Some models end their turn in spite of calls."""
-    call = {"toolUse": {"toolUseId": "a", "name": "f", "input": {}}}
-    assert ConverseReader().whole(message(call)).stop is Stop.CALLS
 
 
 def test_usage_includes_the_cache() -> None:
@@ -277,11 +243,6 @@ def test_malformed_streams(sent: Sequence[Any], problem: str) -> None:
     """Each is the upstream's mistake, which the error describes."""
     with pytest.raises(ForeignAnswerError, match=problem):
         read(sent)
-
-
-def test_new_events_are_ignored() -> None:
-    """AWS may add types of events to a stream that has begun."""
-    assert read([START, {"newEvent": {"a": 1}}, delta(0, text="It"), *END]).parts == (Text("It"),)
 
 
 EXCEPTIONS = {

@@ -7,8 +7,6 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from router_service.apis.api import Target
 from router_service.apis.parts import (
@@ -23,12 +21,10 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.request_translation import obstacles, read_request
+from router_service.apis.request_translation import obstacles
 from router_service.upstream.parameters import add_parameters
 from tests import apis
-from tests.apis import APIS, Api
 from tests.bedrock import problems_of_request
-from tests.router_service.apis.test_request_properties import FAST, TARGETS, requests
 
 CLAUDE, OLD_CLAUDE = "us.anthropic.claude-opus-4-8", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 NOVA, NOVA_2 = "us.amazon.nova-pro-v1:0", "global.amazon.nova-2-lite-v1:0"
@@ -63,61 +59,6 @@ def ask(*messages: Message, **fields: Any) -> Request:  # noqa: ANN401 - fields 
     """Return a request with a tool."""
     fields.setdefault("tools", (TOOL,))
     return Request("m", messages or (ASKED,), **fields)
-
-
-files = st.sampled_from(
-    [
-        Media("image", data="iVBORw0=", media_type="image/png"),
-        Media("image", data="R0lGODdh", media_type="image/gif"),
-        Media("document", data="some text", media_type="text/plain", name="a.txt"),
-        Media("document", data="JVBERi0=", media_type="application/pdf", name="Q3_report (2).pdf"),
-        Media("document", data="UEsDBA==", media_type="application/msword", name="\u00e9"),
-    ]
-)
-
-
-@pytest.mark.parametrize("source", APIS)
-@FAST
-@given(request=requests(images=files), model=st.sampled_from(MODELS))
-def test_translated_requests_are_valid_and_complete(
-    source: Api, request: Request, model: str
-) -> None:
-    """AWS accepts the body, whose roles alternate, and nothing of the conversation is lost."""
-    read = read_request(source.write_request(request, TARGETS[source]), source)
-    if obstacles(read, source, apis.CONVERSE):  # a client's form cannot carry every file
-        return
-    body = write(read, model)
-    messages = body["messages"]
-    roles = [message["role"] for message in messages]
-    assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
-    blocks = [block for message in messages for block in message["content"]]
-    assert all(block["text"].strip() for block in blocks if "text" in block)
-
-    called = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
-    returned = [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
-    assert called == returned
-    assert len(set(called)) == len(called)
-    if called:
-        assert body["toolConfig"]
-    for message in messages:
-        kinds = [next(iter(block)) for block in message["content"]]
-        results = kinds.count("toolResult")
-        assert kinds[:results] == ["toolResult"] * results
-        if "document" in kinds:
-            assert "text" in kinds
-        if model == LLAMA and {"toolUse", "toolResult"} & {*kinds}:
-            assert len({*kinds}) == 1
-    titles = [block["document"]["name"] for block in blocks if "document" in block]
-    assert len(set(titles)) == len(titles)
-
-    text = orjson.dumps(body).decode()
-    for message in read.messages:
-        for part in message.parts:
-            for each in part.content if isinstance(part, Result) else (part,):
-                if isinstance(each, Text):
-                    assert orjson.dumps(each.text).decode()[1:-1] in text
-                elif isinstance(each, Media):
-                    assert orjson.dumps(each.data).decode()[1:-1] in text
 
 
 def test_a_round_of_calls_is_written_as_in_awss_guide() -> None:

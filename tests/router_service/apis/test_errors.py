@@ -7,7 +7,6 @@ from typing import Any
 
 import anthropic
 import openai
-import orjson
 import pytest
 from anthropic.types import ErrorResponse
 
@@ -16,7 +15,7 @@ from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.parts import Request
 from tests import apis
 from tests.apis import APIS, PAIRS, Api, UpstreamApi
-from tests.dialect_answers import CASES, Sdks, decode, events, whole
+from tests.dialect_answers import CASES, Sdks, decode, events
 
 CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
 
@@ -151,10 +150,3 @@ def test_errors_of_other_servers(name: str) -> None:
     value, status, expected, message = READ[name]
     error = CHAT.read_error(value, status)
     assert (error.status, error.message) == (expected, message)
-
-
-def test_whole_answers_are_no_errors() -> None:
-    """An answer that was taken for an error has no message, and raises nothing."""
-    for dialect in APIS.of_upstreams:
-        error = dialect.read_error(whole(CASES["text"], dialect), 200)
-        orjson.dumps(CHAT.write_error(error))

@@ -126,20 +126,6 @@ def test_tool_messages_become_one_message_with_all_results() -> None:
     assert body["tool_choice"] == {"type": "none"}
 
 
-def test_results_that_arrive_late_are_moved_to_their_calls() -> None:
-    """Responses allows an item between a call and its output; Chat and Messages do not."""
-    items: list[Json] = [
-        USER,
-        {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
-        {"role": "user", "content": "wait"},
-        {"type": "function_call_output", "call_id": "a", "output": "1"},
-    ]
-    body = translated(responses(*items), RESPONSES, OPENAI)
-    assert [m["role"] for m in body["messages"]] == ["user", "assistant", "tool", "user"]
-    body = translated(responses(*items), RESPONSES, CLAUDE)
-    assert [block["type"] for block in body["messages"][2]["content"]] == ["tool_result", "text"]
-
-
 def test_ids_that_are_used_again_get_a_number() -> None:
     """Servers that number the calls of each answer anew can be followed by Anthropic."""
     again = [

@@ -98,11 +98,3 @@ def test_only_allowed_policies_are_found() -> None:
     kind = POINTS.most_accurate(9.0, policies=("theta=*",))
     none = POINTS.most_accurate(9.0, policies=("utility=1",))
     assert (named and named.policy, kind and kind.policy, none) == ("theta=0.5", "theta=0.8", None)
-
-
-def test_without_measured_points_nothing_is_found() -> None:
-    """An artifact without held-out predictions has no operating points."""
-    empty = OperatingPoints(())
-    assert empty.front == ()
-    assert empty.find("theta=0.5") is None
-    assert empty.most_accurate(1.0) is None

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router_service.apis.answers import ParsedAnswer
-from router_service.apis.conversation import Json, parse_conversation
+from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
 from router_service.verifier.answer_features import (
-    CANDIDATE_FEATURES,
     MAX_CALLS,
     MAX_LEAVES,
     Beliefs,
@@ -24,11 +23,10 @@ from router_service.verifier.answer_features import (
     Question,
     candidate_features,
     clipped_logit,
-    decode_calls,
     read_answer,
     relate,
 )
-from tests.candidates import FORECAST, answer, ask, feature, read, request, tool
+from tests.candidates import FORECAST, answer, ask, feature, read
 
 LIKELY = (0.4, 0.6, 0.9)
 
@@ -78,15 +76,6 @@ def test_relation_is_mirrored(one: list[Call], other: list[Call]) -> None:
     here, there = (read_answer(question, calls) for calls in (one, other))
     forwards, backwards = relate(question, here, there), relate(question, there, here)
     assert backwards.mirrored() == pytest.approx(forwards)
-
-
-def test_every_candidate_has_all_features() -> None:
-    """Each row has a finite number for each name, also for unreadable answers and words."""
-    question = ask()
-    answers = {0: read(question, None), 1: read(question, answer()), 2: read(question, answer({}))}
-    rows = candidate_features(beliefs(), Candidates.of(question, answers))
-    assert rows.shape == (3, len(CANDIDATE_FEATURES))
-    assert np.isfinite(rows).all()
 
 
 @pytest.mark.parametrize(
@@ -177,14 +166,6 @@ def test_calls_in_another_spelling_are_the_same(one: Json, other: Json) -> None:
     assert relate(question, read(question, answer(one)), read(question, answer(other))).is_same
 
 
-def test_calls_in_another_order_are_the_same() -> None:
-    """Two answers with the same calls in another order agree fully."""
-    question = ask()
-    oslo, lima = {"city": "Oslo"}, {"city": "Lima"}
-    pair = read(question, answer(oslo, lima)), read(question, answer(lima, oslo))
-    assert relate(question, *pair) == (True, 1.0, 0, 0.0, 0, 0)
-
-
 def test_differing_arguments_are_counted() -> None:
     """A relation counts arguments with other values, and arguments that only one answer has.
 
@@ -243,11 +224,6 @@ def test_too_many_calls_are_unreadable() -> None:
     assert read_answer(question, decoded).calls is None
 
 
-def test_missing_arguments_are_no_arguments() -> None:
-    """A call whose arguments are an empty text is a call without arguments."""
-    assert decode_calls(answer("")) == (Call("forecast", {}),)
-
-
 HOSTILE = {
     "a $ref to itself": {"type": "object", "properties": {"city": {"$ref": "#/properties/city"}}},
     "$refs in a circle": {
@@ -289,25 +265,6 @@ def test_invalid_schema_allows_everything(parameters: Json) -> None:
     assert relate(question, known, known).is_same
 
 
-def test_only_function_tools_are_read() -> None:
-    """Tools of other types and invalid tools are ignored."""
-    body = request()
-    tools = [7, {"type": "web_search"}, {"type": "function"}, tool(FORECAST)]
-    question = Question(parse_conversation(body), tools)
-    assert list(question.fits) == ["forecast"]
-
-
-def test_words_of_the_conversation_are_read_only_for_an_answer_with_calls() -> None:
-    """An answer in words has the same features, and does not read all that was said."""
-    lazy, eager = ask(), ask()
-    called = read(eager, answer({"city": "Oslo"}))
-    in_words = ParsedAnswer((), "It will rain.")
-    assert read(lazy, in_words) == read(eager, in_words)
-    assert "said" in vars(eager)
-    assert "said" not in vars(lazy)
-    assert read(lazy, answer({"city": "Oslo"})) == called
-
-
 def test_each_answer_is_read_once() -> None:
     """Every step gets all answers so far, and an equal answer of another arm is read by itself."""
     question = ask()
@@ -316,20 +273,3 @@ def test_each_answer_is_read_once() -> None:
     assert question.read(second) is not question.read(first)
     assert question.read(second) == question.read(first) == read(ask(), first)
     assert question.read(None).calls is None
-
-
-def test_tools_are_read_when_they_are_needed() -> None:
-    """A function that returns the tools is called once, for the first answer."""
-    body = request("Forecast for Oslo?", FORECAST)
-    reads = 0
-
-    def tools() -> list[Json]:
-        nonlocal reads
-        reads += 1
-        return list(body["tools"])
-
-    question = Question(parse_conversation(body), tools)
-    assert reads == 0
-    found = [question.read(answer({"city": city})) for city in ("Oslo", "Lima")]
-    assert found == [read(ask(), answer({"city": city})) for city in ("Oslo", "Lima")]
-    assert reads == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from router_service.apis.conversation import Json
@@ -83,13 +81,6 @@ def test_names_placeholders_and_fillers_are_recognized() -> None:
     assert is_filler("dontcare")
     assert is_filler(0)
     assert not is_filler(value=False)
-
-
-def test_text_in_any_script_is_looked_up() -> None:
-    """A value in another script is invented unless it was said."""
-    said = Said("Какая погода в Москве?")
-    assert source_of(said, "city", "Москве", ANYTHING) is Source.SAID
-    assert source_of(said, "city", "Берлин", ANYTHING) is Source.NOWHERE
 
 
 def test_second_answer_confirms_an_argument() -> None:
@@ -290,13 +281,3 @@ def test_numbers_in_lists_and_objects_keep_their_identity(
     question = ask(f"Delete order 7, {HUGE} and {2**64 + 1}", NESTED)
     found = unconfirmed_arguments(question, {0: read(question, answer(arguments))}, {"forecast"})
     assert found.get(0, ()) == named
-
-
-@pytest.mark.parametrize(
-    "text", ["9" * 40_000, "9 " * 20_000, "1,000" * 8_000, "7-" * 20_000, "1." * 20_000]
-)
-def test_numbers_of_any_text_are_read_in_linear_time(text: str) -> None:
-    """Long runs of digits and of separators take milliseconds."""
-    started_s = time.process_time()
-    Said(text).source_of_number(10**299)
-    assert time.process_time() - started_s < 0.5
