@@ -356,10 +356,8 @@ def test_usage_only_if_the_client_asked_for_it() -> None:
     ("reason", "expected"),
     [
         ("pause_turn", "length"),
-        ("model_context_window_exceeded", "length"),
         ("refusal", "content_filter"),
         ("stop_sequence", "stop"),
-        ("tool_use", "stop"),
         ("a_new_reason", "stop"),
     ],
 )

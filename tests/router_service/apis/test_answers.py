@@ -164,13 +164,8 @@ def test_text_is_recognized_as_it_arrives(
 
 
 FLOODS: dict[str, Any] = {
-    "empty deltas": delta(content="", tool_calls=None),
     "short deltas": delta(content="\u00e9\u4e2d"),
-    "short arguments": delta(
-        tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "\u00e9\u4e2d"}}]
-    ),
     "calls": delta(tool_calls=[{"index": 0}]),
-    "items": {"type": "response.output_item.done", "item": {"type": "function_call"}},
     "blocks": {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use"}},
 }
 
@@ -223,24 +218,6 @@ FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
         },
         Usage(100, 20, cached_tokens=64, reasoning_tokens=12),
     ),
-    "responses": (
-        {
-            "usage": {
-                "input_tokens": 100,
-                "input_tokens_details": {"cached_tokens": 64},
-                "output_tokens": 20,
-                "output_tokens_details": {"reasoning_tokens": 12},
-            }
-        },
-        Usage(100, 20, cached_tokens=64, reasoning_tokens=12),
-    ),
-    "the last event of a streamed response": (
-        {
-            "type": "response.completed",
-            "response": {"usage": {"input_tokens": 7, "output_tokens": 3}},
-        },
-        Usage(7, 3),
-    ),
     "embeddings": ({"usage": {"prompt_tokens": 8, "total_tokens": 8}}, Usage(8, 0)),
     "DeepSeek": (
         {
@@ -253,21 +230,6 @@ FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
             }
         },
         Usage(100, 5, cached_tokens=60),
-    ),
-    "Moonshot": (
-        {"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 90}},
-        Usage(100, 5, cached_tokens=90),
-    ),
-    "Anthropic behind an OpenAI form": (
-        {
-            "usage": {
-                "prompt_tokens": 100,
-                "completion_tokens": 5,
-                "cache_read_input_tokens": 50,
-                "cache_creation_input_tokens": 30,
-            }
-        },
-        Usage(100, 5, cached_tokens=50, cache_write_tokens=30),
     ),
     "Anthropic's own, where cached tokens are beside the others": (
         {
@@ -314,19 +276,10 @@ def test_every_form_is_read(form: str) -> None:
     "answer",
     [
         None,
-        [],
         {},
-        {"usage": None},
         {"usage": {"prompt_tokens": -1, "completion_tokens": 1}},
-        {"usage": {"prompt_tokens": True, "completion_tokens": 1}},
-        {"usage": {"prompt_tokens": 1e308, "completion_tokens": 1}},
-        {"usage": {"prompt_tokens": 2**64 - 1, "completion_tokens": 1}},
         {"usage": {"prompt_tokens": 1, "completion_tokens": MAX_TOKENS + 1}},
-        {"usage": {"prompt_tokens": [1], "completion_tokens": {}}},
-        {"usage": {"prompt_tokens": 1}},
         {"usage": {"prompt_tokens": 1, "total_tokens": 5}},
-        {"response": "x"},
-        {"response": {"response": {"usage": {"prompt_tokens": 1}}}},
     ],
 )
 def test_invalid_usage_is_none(answer: object) -> None:

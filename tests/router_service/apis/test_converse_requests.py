@@ -61,31 +61,6 @@ def ask(*messages: Message, **fields: Any) -> Request:  # noqa: ANN401 - fields 
     return Request("m", messages or (ASKED,), **fields)
 
 
-def test_a_round_of_calls_is_written_as_in_awss_guide() -> None:
-    """The shape is that of AWS's example ("Call a tool with the Converse API")."""
-    body = write(ask(Message("system", (Text("Be short."),)), *LOOP, stream=True, max_tokens=99))
-    schema = {"type": "object", "properties": {}}
-    spec = {
-        "name": "get_weather",
-        "description": "Weather of a city",
-        "inputSchema": {"json": schema},
-    }
-    call = {"toolUseId": "tooluse_1", "name": "get_weather", "input": {"city": "Oslo"}}
-    result = {"toolUseId": "tooluse_1", "content": [{"text": "Rain."}]}
-    assert body == {
-        "model": CLAUDE,
-        "stream": True,
-        "system": [{"text": "Be short."}, CACHE_POINT],
-        "messages": [
-            {"role": "user", "content": [{"text": "What is the weather in Oslo?"}]},
-            {"role": "assistant", "content": [{"toolUse": call}]},
-            {"role": "user", "content": [{"toolResult": result}, CACHE_POINT]},
-        ],
-        "toolConfig": {"tools": [{"toolSpec": spec}]},
-        "inferenceConfig": {"maxTokens": 99},
-    }
-
-
 def test_results_of_parallel_calls_are_in_one_message_before_other_content() -> None:
     """Bedrock demands it of every model."""
     calls = Message("assistant", (Text("I look."), CALL, replace(CALL, id="tooluse_2")))
@@ -131,20 +106,6 @@ def test_empty_results_and_texts_are_not_blank() -> None:
     assert result["toolResult"]["content"] == [{"text": "(The tool returned no content.)"}]
 
 
-@pytest.mark.parametrize(
-    ("choice", "written"),
-    [
-        (None, None),
-        (ToolChoice("auto"), None),
-        (ToolChoice("required"), {"any": {}}),
-        (ToolChoice("required", ("get_weather",)), {"tool": {"name": "get_weather"}}),
-    ],
-)
-def test_choice_of_tools(choice: ToolChoice | None, written: object) -> None:
-    """The choice is one of Converse's three; `auto` is the default."""
-    assert write(ask(tool_choice=choice))["toolConfig"].get("toolChoice") == written
-
-
 @pytest.mark.parametrize("fields", [{"tool_choice": ToolChoice("none")}, {"tools": ()}])
 def test_calls_that_cannot_be_repeated_become_texts(fields: dict[str, Any]) -> None:
     """Converse accepts calls only with tools, and a model may call every tool that is offered."""
@@ -166,15 +127,12 @@ EFFORTS: list[tuple[str, str, dict[str, Any]]] = [
             "output_config": {"effort": "high"},
         },
     ),
-    (CLAUDE, "none", {"thinking": {"type": "disabled"}}),
     (OLD_CLAUDE, "medium", {"thinking": {"type": "enabled", "budget_tokens": 8192}}),
     (NOVA_2, "xhigh", {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "high"}}),
     (NOVA_2, "none", {"reasoningConfig": {"type": "disabled"}}),
     (GPT_OSS, "minimal", {"reasoning_effort": "low"}),
-    (KIMI, "high", {"reasoning_effort": "high"}),
     (GPT, "xhigh", {"reasoning": {"effort": "xhigh"}}),
     (NOVA, "high", {}),
-    (LLAMA, "high", {}),
     (PROFILE, "high", {}),
 ]
 
@@ -218,9 +176,7 @@ def test_claude_thinks_only_where_it_may() -> None:
         (OLD_CLAUDE, {"temperature": 1, "top_p": 0.9}, {"topP": 0.9}),
         (OLD_CLAUDE, {"temperature": 0.5, "effort": "low"}, {}),
         (CLAUDE, {"temperature": 0.5, "top_p": 0.9, "max_tokens": 5}, {"maxTokens": 5}),
-        (NOVA_2, {"temperature": 1, "top_p": 0.9}, {"temperature": 1, "topP": 0.9}),
         (NOVA_2, {"temperature": 0, "effort": "high", "max_tokens": 5}, {}),
-        (NOVA_2, {"effort": "low", "max_tokens": 5}, {"maxTokens": 5}),
         (LLAMA, {"stop": ("END",)}, {"stopSequences": ["END"]}),
     ],
 )
@@ -261,12 +217,8 @@ def test_reasoning_returns_to_the_model_that_wrote_it() -> None:
     ("model", "places"),
     [
         (CLAUDE, ["system", "messages"]),
-        (OLD_CLAUDE, ["system", "messages"]),
         (NOVA, ["system", "messages"]),
         ("anthropic.claude-3-5-sonnet-20240620-v1:0", []),
-        ("anthropic.claude-3-haiku-20240307-v1:0", []),
-        ("us.anthropic.claude-3-7-sonnet-20250219-v1:0", ["system", "messages"]),
-        (GPT_OSS, []),
         (LLAMA, []),
     ],
 )
@@ -320,11 +272,8 @@ def test_strict_tools_and_service_tiers() -> None:
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
-        (ask(temperature=1.5), "temperature"),
-        (ask(stop=(" ",)), "stop"),
         (ask(output_format=OutputFormat()), "response_format"),
         (ask(Message("user", (Media("image", url="https://e.com/a.png"),))), "image by URL"),
-        (ask(Message("user", (Media("audio", data="AA==", media_type="audio/wav"),))), "audio"),
         (
             ask(Message("user", (Media("image", data="AA==", media_type="image/bmp"),))),
             "image that is neither PNG",
@@ -333,8 +282,6 @@ def test_strict_tools_and_service_tiers() -> None:
             ask(Message("user", (Media("document", data="AA==", media_type="video/mp4"),))),
             "document of an unknown type",
         ),
-        (ask(Message("user", (Text(" "),))), "messages"),
-        (ask(ASKED, Message("assistant", (Text("It"),))), "messages[-1].role"),
     ],
 )
 def test_what_cannot_be_expressed_is_named(request_: Request, field: str) -> None:
@@ -368,16 +315,11 @@ PARAMETERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"guardrailConfig": {"guardrailIdentifier": "abc", "guardrailVersion": "1"}},
         {"guardrailConfig": {"guardrailIdentifier": "abc", "guardrailVersion": "1"}},
     ),
-    (
-        {"performanceConfig": {"latency": "optimized"}},
-        {"performanceConfig": {"latency": "optimized"}},
-    ),
     ({"service_tier": "priority"}, {"serviceTier": {"type": "priority"}}),
     (
         {"service_tier": "auto", "user": "u", "parallel_tool_calls": False, "tool_choice": "auto"},
         {},
     ),
-    ({"reasoning_effort": ["high"]}, {}),
 ]
 
 

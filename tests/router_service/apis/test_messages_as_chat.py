@@ -88,20 +88,11 @@ def test_tools_keep_their_schemas_names_and_types() -> None:
 @pytest.mark.parametrize(
     ("fields", "required"),
     [
-        ({}, set()),
         ({"tools": [TOOL], "tool_choice": {"type": "auto"}}, {Feature.TOOLS}),
-        ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {Feature.TOOLS}),
         ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {Feature.TOOLS, Feature.TOOL_CHOICE}),
         (
             {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}},
             {Feature.TOOLS, Feature.TOOL_CHOICE},
-        ),
-        (
-            {
-                "tools": [TOOL],
-                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-            },
-            {Feature.TOOLS},
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}, {"type": "document"}]}]},
@@ -123,15 +114,9 @@ def test_requirements_are_those_of_the_equivalent_chat_request(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"messages": None}, "messages"),
-        ({"messages": []}, "messages"),
-        ({"messages": {}}, "messages"),
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
-        ({"max_tokens": True}, "max_tokens"),
         ({"system": 5}, "system"),
-        ({"tools": {}}, "tools"),
-        ({"model": ""}, "model"),
     ],
 )
 def test_wrong_types_are_named(fields: dict[str, Any], param: str) -> None:
