@@ -35,7 +35,6 @@ GPT_OSS, GPT, LLAMA = (
 )
 DEEPSEEK, KIMI = "us.deepseek.r1-v1:0", "moonshot.kimi-k2-thinking"
 PROFILE = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abcdefghij12"
-MODELS = (CLAUDE, OLD_CLAUDE, NOVA, NOVA_2, GPT_OSS, GPT, LLAMA, DEEPSEEK, KIMI, PROFILE)
 CACHE_POINT = {"cachePoint": {"type": "default"}}
 
 TOOL = OfferedTool("get_weather", "Weather of a city", {"type": "object", "properties": {}})

@@ -39,8 +39,6 @@ def fits(schema: Any, arguments: Any) -> CallValidity:  # noqa: ANN401 - JSON
         ("get_weather", '{"city": 7}', CallValidity.INVALID),
         ("get_weather", "{}", CallValidity.INVALID),
         ("get_weather", '{"city": "Os', CallValidity.INVALID),
-        ("get_weather", '"Oslo"', CallValidity.INVALID),
-        ("get_weather", "", CallValidity.INVALID),
         ("send_mail", "{}", CallValidity.UNKNOWN_TOOL),
     ],
 )
@@ -90,21 +88,14 @@ for _ in range(30):
 
 HOSTILE: list[Any] = [
     bomb(40),
-    bomb(40, prefix="#/%24defs/"),
-    {"$id": "http://a/", **bomb(40)},
     {"properties": {"pattern": bomb(40)}, "$ref": "#/properties/pattern"},
     {"$ref": "#"},
     {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
-    {"properties": {"next": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
-    {"$ref": "#/$defs/none"},
-    {"$ref": "#/$defs/a", "$defs": {"a": {"$anchor": "x"}}},
     NESTED,
     {"anyOf": [{"const": i} for i in range(100_000)]},
     {"properties": {f"p{i}": {"pattern": r"^(\w{1,200}|x)$"} for i in range(2000)}},
     {"properties": {"a": {"pattern": "(a{1000}){1000}"}}},
-    {"properties": {"a": {"pattern": r"(a)\1(?=b)"}}},
     {"type": "strng"},
-    {"properties": []},
     [],
     7,
 ]
@@ -116,13 +107,6 @@ def test_oversized_schemas_are_not_checked(schema: Any) -> None:  # noqa: ANN401
     started_s = time.perf_counter()
     assert fits(schema, {"a": "b", "next": {"next": {}}}) is CallValidity.UNCHECKED
     assert time.perf_counter() - started_s < 5  # 2 ** 40 steps would take hours
-
-
-def test_patterns_take_linear_time() -> None:
-    """A pattern on which backtracking engines hang is evaluated."""
-    schema = {"properties": {"a": {"pattern": "^(a+)+$"}}}
-    assert fits(schema, {"a": "a" * 50_000 + "b"}) is CallValidity.INVALID
-    assert fits(schema, {"a": "a" * 50_000}) is CallValidity.VALID
 
 
 def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
@@ -164,29 +148,21 @@ ERRORS = [
     "Error: no such city",
     "error",
     "ValueError: invalid literal for int()",
-    "requests.exceptions.HTTPError: 404",
     "  Traceback (most recent call last):\n  File ...",
     "Error executing tool get_weather: 1 validation error",
-    "Error invoking tool 'get_weather' with kwargs {}",
     "An error occurred while running the tool. Please try again. Error: x",
     '{"isError": true, "content": []}',
     '{"error": "not found"}',
-    '{"error": {"code": 404}}',
     '{"success": false, "message": "no"}',
-    '{"ok": false}',
     [{"type": "text", "text": "Error: no"}],
 ]
 GOOD = [
     "",
-    "7 degrees",
     "Error handling in Python is done by exceptions.",
-    "Errors: 0, warnings: 2",
     "No error: all is well",
     '{"error": null, "result": 1}',
-    '{"error": "", "result": 1}',
     '{"errors": 0, "success": true}',
     '{"result": "Error: is a word"}',
-    '["Error: x"]',
     '{"error": ',
     None,
     7,
@@ -228,12 +204,6 @@ def test_a_responses_requests_last_results() -> None:
     items = [{"role": "user", "content": "Go."}, {"type": "function_call", "call_id": "a"}, output]
     assert latest_tool_results({"input": items}) == (ToolResult("a", is_error=True),)
     assert latest_tool_results({"input": "Go."}) == ()
-
-
-@pytest.mark.parametrize("messages", [None, 7, "text", [None, 7], [{"role": "tool"}], [[]]])
-def test_unreadable_messages_are_not_results(messages: Any) -> None:  # noqa: ANN401
-    """Judging a request is the upstream's task."""
-    assert latest_tool_results({"messages": messages}) == ()
 
 
 def test_only_the_last_results_are_read() -> None:

@@ -37,16 +37,12 @@ def artifact() -> Artifact:
     [
         ("accuracy=best", BestSingleGoal(), "drift=0.05"),
         ("accuracy=best@95", BestSingleGoal(uses_interval=True), "theta=0.9"),
-        ("accuracy=best-1", BestSingleGoal(-1), "drift=0.05"),
         ("accuracy=best-1@95", BestSingleGoal(-1, uses_interval=True), "drift=0.05"),
-        ("accuracy=best-6", BestSingleGoal(-6), "drift=0.1"),
         ("accuracy=best+2.5", BestSingleGoal(2.5), "theta=0.9"),
         ("accuracy=0.8", AccuracyGoal(0.8), "drift=0.1"),
         ("accuracy=0.8@95", AccuracyGoal(0.8, uses_interval=True), "drift=0.05"),
-        ("accuracy=0.87", AccuracyGoal(0.87), "theta=0.9"),
         ("usd_per_1k=0.5", BudgetGoal(0.5), "drift=0.05"),
         ("usd_per_1k=0.5@95", BudgetGoal(0.5, uses_interval=True), "drift=0.1"),
-        ("usd_per_1k=100", BudgetGoal(100.0), "theta=0.9"),
     ],
 )
 def test_goal_selects_the_best_measured_point(
@@ -69,14 +65,10 @@ def test_goal_selects_the_best_measured_point(
     ("text", "told"),
     [
         ("accuracy=0.99", "theta=0.9, reached 90.0%"),
-        ("accuracy=0.89@95", "theta=0.9, reached 88.0% at the worse end of its 95% interval"),
         ("accuracy=best+9", r"theta=0.9, reached \+5.0 points against the best"),
         ("usd_per_1k=0.01", "drift=0.1, reached 0.100 USD per 1,000"),
         ("accuracy=best@90", "write @95, not @90"),
-        ("accuracy=best-x", "'best-x' is not a number"),
         ("accuracy=87", "an accuracy is between 0 and 1, not 87; for 87%, write accuracy=0.87"),
-        ("accuracy=87@95", "write accuracy=0.87@95"),
-        ("usd_per_1k=best", "'best' is not a number"),
         ("usd_per_1k=nan", "must be finite and at least 0, not nan"),
     ],
 )
@@ -124,12 +116,9 @@ def verifying() -> Router:
     [
         ("accuracy=best", "verified=0.001", "drift=0.05"),
         ("accuracy=best@95", "verified=0.005", "theta=0.9"),
-        ("accuracy=0.92", "verified=0.005", "theta=0.9"),
         ("accuracy=best+7", "verified=0.005", "theta=0.9"),
         ("accuracy=0.8", "drift=0.1", None),
-        ("usd_per_1k=0.15", "drift=0.1", None),
         ("usd_per_1k=0.3", "verified=0.001", "drift=0.1"),
-        ("usd_per_1k=9", "verified=0.005", "theta=0.9"),
     ],
 )
 def test_goal_may_choose_a_verified_policy(

@@ -22,7 +22,6 @@ from router_service.policies.caching import (
 )
 from router_service.policies.costs import Price
 from router_service.policies.drift import Drift
-from router_service.policies.utility import Utility
 
 CACHED = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.5)
 WRITTEN = Price(
@@ -55,14 +54,10 @@ def served(arm: str, now_s: float = 0.0, tokens: int = 10_000) -> ConversationSt
     ("provider", "model", "min_tokens", "lifetime_s", "needs_markers"),
     [
         ("openai", "gpt-5-mini", 1024, 300, False),
-        ("azure", "gpt-4o", 1024, 300, False),
         ("anthropic", "claude-sonnet-4-5-20250929", 1024, 300, True),
         ("anthropic", "claude-opus-4-5-20251101", 4096, 300, True),
-        ("anthropic", "claude-haiku-4-5", 4096, 300, True),
         ("anthropic", "claude-3-haiku-20240307", 2048, 300, True),
-        ("anthropic", "claude-3-5-haiku-latest", 2048, 300, True),
         ("google", "gemini-2.5-flash", 2048, 180, False),
-        ("google", "gemini-3-pro-preview", 4096, 180, False),
         ("deepseek", "deepseek-chat", 64, 3600, False),
         ("x-ai", "grok-4", 1024, 300, False),
     ],
@@ -153,15 +148,6 @@ def test_a_better_arm_is_chosen_only_within_the_budget() -> None:
     poor = SwitchRule(budget_usd=1.0, correct_usd=1e-6)
     again = choose_in_conversation(ARMS, probabilities, costs_usd, Drift(0.05), state, poor)
     assert (ARMS[again.arm], again.reason) == ("cheap", Reason.STICKY)
-
-
-def test_the_price_of_utility_is_not_replaced() -> None:
-    """A policy that names what a correct answer is worth is followed."""
-    state, now = served("cheap"), at(10.0, 10_200)
-    costs_usd = costs_over(ARMS, TERMS, state, now, 4)
-    rule = SwitchRule(budget_usd=1.0, correct_usd=1e-6)
-    chosen = choose_in_conversation(ARMS, (0.9, 0.5, 0.6), costs_usd, Utility(1.0), state, rule)
-    assert (ARMS[chosen.arm], chosen.reason) == ("strong", Reason.SWITCHED)
 
 
 def test_savings_of_earlier_switches_are_part_of_the_budget() -> None:

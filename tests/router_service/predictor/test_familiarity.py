@@ -61,9 +61,6 @@ def test_probabilities_shrink_below_the_limit() -> None:
     "change",
     [
         {"mean": (0.0,)},
-        {"precision": ((1.0, 0.0),)},
-        {"scale": (1.0, 0.0)},
-        {"shares": (1.0, 0.1)},
         {"distances": (1.0, 1.0, 4.0)},
         {"shares": (0.1, 1.0, 0.01)},
     ],

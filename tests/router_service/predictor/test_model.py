@@ -63,7 +63,6 @@ def test_calibrations_computed_by_hand() -> None:
         {"method": "platt", "slopes": [1], "intercepts": []},
         {"method": "isotonic", "knots": [{"raw": [0.5, 0.5], "calibrated": [0, 1]}]},
         {"method": "isotonic", "knots": [{"raw": [0.1, 0.5], "calibrated": [1, 0]}]},
-        {"method": "magic"},
     ],
 )
 def test_calibrations_that_fall_are_refused(broken: dict[str, object]) -> None:
