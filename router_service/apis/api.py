@@ -15,7 +15,14 @@ from typing import ClassVar, Protocol
 from pydantic import BaseModel
 
 from router_service.apis import schemas
-from router_service.apis.answer_errors import AnswerError, error_fields, is_error, read_error
+from router_service.apis.answer_errors import (
+    AnswerError,
+    error_fields,
+    is_error,
+    is_openai_error,
+    read_error,
+    write_openai_error,
+)
 from router_service.apis.answers import AnswerRecord, ParsedAnswer
 from router_service.apis.conversation import (
     ChatRequest,
@@ -385,6 +392,22 @@ class Api(UpstreamApi):
         `number` is the event's sequence number, if events have one.
         """
         return b"event: error\ndata: " + body + b"\n\n"
+
+
+class OpenAIApi(Api):
+    """An API of OpenAI, whose errors have the format that the gateway's own faults have, too."""
+
+    is_error_body = staticmethod(is_openai_error)
+
+    def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
+        """Return the body of an error."""
+        return write_openai_error(error)
+
+    def write_fault(
+        self, status: int, fault: Mapping[str, str | None], *, request_id: str | None = None
+    ) -> dict[str, Json]:
+        """Return the body of an error of the gateway, whose fields are OpenAI's."""
+        return {"error": dict(fault)}
 
 
 _OPENAI = frozenset({"openai", "azure"})

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import pytest
 from cyclopts import App, Parameter
 
-from router_service import __version__
 from router_service.command_line import SEVERAL, Count, create_command_line, read_command
 
 
@@ -52,13 +51,6 @@ def test_option_takes_several_values_until_the_next_option(app: App) -> None:
     options = options_of(app, *command)
     assert options.pop("config") == Path("c.yaml")
     assert options == {"data": Path("d"), "seeds": [1, 2, 3], "dry_run": True}
-
-
-def test_last_value_of_a_repeated_option_counts(app: App) -> None:
-    """A script can append options to a command that has them already."""
-    command = ("train", "c", "--data", "a", "--processes=2", "--processes", "3", "--data=b")
-    assert options_of(app, *command)["data"] == Path("b")
-    assert options_of(app, *command)["processes"] == 3
 
 
 def test_variable_stands_for_an_option(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +103,3 @@ def test_help_is_printed_without_required_options(
     shown, bound = read_command(app, (*command, flag))
     assert shown(*bound.args, **bound.kwargs) is None
     assert capsys.readouterr().out.startswith(f"Usage: {' '.join(('program', *command))}")
-
-
-def test_version_has_the_programs_name(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both programs have the version of the package."""
-    shown, bound = read_command(app, ["--version"])
-    shown(*bound.args, **bound.kwargs)
-    assert capsys.readouterr().out == f"program {__version__}\n"

@@ -97,34 +97,6 @@ def test_invalid_lines_get_errors_among_thousands_of_decisions(route: Route) -> 
         assert all(0 <= p <= 1 for p in row["probabilities"].values())
 
 
-@pytest.mark.parametrize(("option", "policy"), [("theta=0.9", "theta=0.9"), ("drift=0", "drift=0")])
-def test_policy_option_determines_the_decision(option: str, policy: str, route: Route) -> None:
-    """With `--policy`, the decision follows from its rule and the shown probabilities."""
-    for row in route(own_requests(40), "--policy", option):
-        assert row["policy"] == policy
-        likeliest = max(row["probabilities"].values())
-        if row["reason"] in {"argmax", "drift"}:
-            assert row["probabilities"][row["arm"]] == likeliest
-        else:
-            assert row["reason"] == "threshold"
-            passing = [arm for arm, p in row["probabilities"].items() if p >= 0.9]
-            assert row["arm"] == min(passing, key=row["cost_usd"].__getitem__)
-
-
-def test_policy_option_accepts_the_artifacts_policy_names(route: Route) -> None:
-    """The command line accepts the name of every policy in the manifest."""
-    for name, rule in Artifact.load(SHIPPED).manifest.named_rules.items():
-        assert route(own_requests(1), "--policy", name)[0]["policy"] == rule
-
-
-def test_partly_readable_request_goes_to_the_most_probable_arm(route: Route) -> None:
-    """An invalid turn does not prevent the decision; the readable part is routed."""
-    body = {"messages": [{"role": "user", "content": "Book a table"}, 7], "tools": [7]}
-    row = route([json.dumps(body).encode()])[0]
-    assert row["reason"] == "unread"
-    assert row["probabilities"][row["arm"]] == max(row["probabilities"].values())
-
-
 def rules(output: str) -> list[str]:
     """Return the rules at the beginning of lines, without marks."""
     return [

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import math
-import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +13,7 @@ import pytest
 from router_service.apis.answers import ParsedAnswer
 from router_service.apis.conversation import Conversation, Json
 from router_service.artifact import SHIPPED, Artifact
-from router_service.cli import main
 from router_service.core.decision_record import StopReason, VerificationStop
-from router_service.core.errors import PolicyError
 from router_service.core.resources import Timer
 from router_service.offline import decide_lines
 from router_service.policies.verified import Verified, explain_stop
@@ -31,7 +26,7 @@ from router_service.verifier.steps import (
     VerificationLimits,
     VerificationState,
 )
-from tests.candidates import answer, ask, message, request
+from tests.candidates import answer, ask, request
 
 QUESTION = ask("Forecast for Oslo?")
 PRICE = Verified(1.0)
@@ -83,118 +78,68 @@ def next_step(router: Router, prediction: Prediction) -> NextStep:
     return step
 
 
-def test_cheapest_of_equal_arms_is_asked_first(next_step: NextStep) -> None:
-    """Without candidates, the step asks one arm and accepts nothing."""
-    step = next_step()
-    assert (step.accept, step.ask, step.p_correct) == (None, (FIRST,), {})
-    assert step.expected_gain == pytest.approx(0.8)
+LIMITED = VerificationLimits(max_candidates=2)
+HASTY = VerificationLimits(max_added_latency_s=0.5)
+TIMED = VerificationLimits(max_added_latency_s=5)
+OSLO: Mapping[str, str | None] = {FIRST: "Oslo"}
+DIFFERING: Mapping[str, str | None] = {FIRST: "Oslo", SECOND: "Lima"}
 
 
-def test_answers_that_differ_lead_to_another_arm(next_step: NextStep) -> None:
-    """Candidates are judged by arm; differing ones are verified by a third, agreeing ones not."""
-    step = next_step({FIRST: "Oslo", SECOND: "Lima"})
-    assert (step.accept, step.ask) == (None, (THIRD,))
-    assert step.p_correct.keys() == {FIRST, SECOND}
-    assert step.expected_gain > 0
-    step = next_step({FIRST: "Oslo", SECOND: "oslo"})
-    assert (step.accept, step.ask, step.expected_gain) == (FIRST, (), 0.0)
-
-
-def test_price_zero_accepts_the_first_candidate(next_step: NextStep) -> None:
-    """If a correct answer is worth nothing, one arm is asked, and its answer is accepted."""
-    free = Verified(0.0)
-    assert next_step(policy=free).ask == (FIRST,)
-    assert next_step({FIRST: "Oslo"}, free).accept == FIRST
+def costing(usd: float) -> dict[str, VerificationLimits]:
+    """Return the limit on what all candidates cost together."""
+    return {"limits": VerificationLimits(max_cost_usd=usd)}
 
 
 @pytest.mark.parametrize(
-    ("cities", "failed"),
-    [({FIRST: "Oslo", SECOND: "Lima"}, ()), ({FIRST: "Oslo"}, (SECOND,))],
-    ids=["complete", "failed"],
+    ("cities", "given", "accepted", "asked"),
+    [
+        # Differing answers are verified by a third one, agreeing ones not; a worthless one neither.
+        ({}, {}, None, (FIRST,)),
+        (DIFFERING, {}, None, (THIRD,)),
+        ({FIRST: "Oslo", SECOND: "oslo"}, {}, FIRST, ()),
+        (OSLO, {"policy": Verified(0.0)}, FIRST, ()),
+        # An answer that was too large to keep agrees with no other one.
+        ({FIRST: None, SECOND: None}, {}, None, (THIRD,)),
+        # Arms that failed count as asked, and are not asked again.
+        (DIFFERING, {"limits": LIMITED}, FIRST, ()),
+        (OSLO, {"limits": LIMITED, "failed": (SECOND,)}, FIRST, ()),
+        (OSLO, {"failed": (SECOND,)}, None, (THIRD,)),
+        ({}, {"failed": (FIRST,)}, None, (SECOND,)),
+        ({}, {"limits": LIMITED, "failed": (FIRST, SECOND)}, None, ()),
+        # A candidate of an arm that may not be asked is still judged.
+        ({}, {"arms": {SECOND, THIRD}}, None, (SECOND,)),
+        (OSLO, {"arms": {THIRD}}, None, (THIRD,)),
+        (OSLO, {"arms": {FIRST}}, FIRST, ()),
+        ({}, {"arms": ()}, None, ()),
+        # The arms cost 0.001, 0.002 and 0.003 USD, and a failure costs as much.
+        (OSLO, costing(0.0029), FIRST, ()),
+        (OSLO, costing(0.0031), None, (SECOND,)),
+        ({}, costing(0.0035) | {"failed": (SECOND,)}, None, (FIRST,)),
+        ({}, costing(0.0005), None, ()),
+        # They take 1, 2 and 3 seconds, which must be left.
+        ({SECOND: "Oslo"}, {"limits": TIMED, "elapsed_s": 3.5}, None, (FIRST,)),
+        ({SECOND: "Oslo"}, {"limits": TIMED, "elapsed_s": 4.5}, SECOND, ()),
+        (OSLO, {"limits": TIMED, "elapsed_s": 2.9}, None, (SECOND,)),
+        (OSLO, {"limits": TIMED, "elapsed_s": 3.1}, FIRST, ()),
+        # With too little time for a second step, two arms are asked at once, within the limits.
+        ({}, {"limits": HASTY}, None, (FIRST, SECOND)),
+        ({}, {"limits": VerificationLimits(max_added_latency_s=1)}, None, (FIRST,)),
+        ({}, {"limits": replace(HASTY, max_candidates=1)}, None, (FIRST,)),
+        ({}, {"limits": replace(HASTY, max_cost_usd=0.0025)}, None, (FIRST,)),
+    ],
 )
-def test_at_most_max_candidates_are_asked(
-    next_step: NextStep, cities: Mapping[str, str], failed: tuple[str, ...]
+def test_step_accepts_a_candidate_or_asks_further_arms(
+    next_step: NextStep,
+    cities: Mapping[str, str | None],
+    given: Mapping[str, Any],
+    accepted: str | None,
+    asked: tuple[str, ...],
 ) -> None:
-    """Arms that failed count as asked. At the limit, the best candidate is accepted."""
-    limits = VerificationLimits(max_candidates=2)
-    assert next_step(cities, limits=limits, failed=failed).accept == FIRST
-    assert next_step(cities, failed=failed).ask == (THIRD,)
-
-
-def test_failed_arm_is_not_asked_again(next_step: NextStep) -> None:
-    """After a failure, the next best arm is asked."""
-    assert next_step(failed=(FIRST,)).ask == (SECOND,)
-    assert next_step({SECOND: "Oslo"}, failed=(FIRST,)).ask == (THIRD,)
-
-
-def test_if_all_attempts_failed_no_arm_is_named(next_step: NextStep) -> None:
-    """Without a candidate and without an arm that may be asked, the step is empty."""
-    limits = VerificationLimits(max_candidates=2)
-    assert next_step(limits=limits, failed=(FIRST, SECOND)) == Step(None, (), {}, 0.0)
-    assert next_step(arms=()) == Step(None, (), {}, 0.0)
-
-
-def test_candidates_cost_at_most_the_limit(next_step: NextStep) -> None:
-    """The limit holds for all candidates together, with those that failed.
-
-    The arms cost 0.001, 0.002 and 0.003 USD.
-    """
-    for usd, more in ((0.0029, ()), (0.0031, (SECOND,))):
-        step = next_step({FIRST: "Oslo"}, limits=VerificationLimits(max_cost_usd=usd))
-        assert step.ask == more
-        assert step.accept == (None if more else FIRST)
-    limits = VerificationLimits(max_cost_usd=0.0035)
-    assert next_step(limits=limits, failed=(SECOND,)).ask == (FIRST,)
-    assert next_step(limits=VerificationLimits(max_cost_usd=0.0005)).ask == ()
-
-
-def test_no_arm_is_asked_that_would_exceed_the_added_latency(next_step: NextStep) -> None:
-    """An arm needs its usual time, which must be left; the arms take 1, 2 and 3 seconds."""
-    limits = VerificationLimits(max_added_latency_s=5)
-    asked = {SECOND: "Oslo"}
-    assert next_step(asked, limits=limits, elapsed_s=3.5).ask == (FIRST,)
-    assert next_step(asked, limits=limits, elapsed_s=4.5).accept == SECOND
-    first = {FIRST: "Oslo"}
-    assert next_step(first, limits=limits, elapsed_s=2.9).ask == (SECOND,)
-    assert next_step(first, limits=limits, elapsed_s=3.1).accept == FIRST
-
-
-def test_first_step_asks_two_arms_if_there_is_no_time_later(next_step: NextStep) -> None:
-    """With too little time for a second step, two arms are asked in parallel, within the budget."""
-    short = VerificationLimits(max_added_latency_s=0.5)
-    assert next_step(limits=short).ask == (FIRST, SECOND)
-    assert next_step(limits=VerificationLimits(max_added_latency_s=1)).ask == (FIRST,)
-    one = VerificationLimits(max_added_latency_s=0.5, max_candidates=1)
-    assert next_step(limits=one).ask == (FIRST,)
-    budget = VerificationLimits(max_added_latency_s=0.5, max_cost_usd=0.0025)
-    assert next_step(limits=budget).ask == (FIRST,)
-
-
-def test_only_given_arms_are_asked(next_step: NextStep) -> None:
-    """The restriction holds for every step, and a candidate of another arm is still judged."""
-    assert next_step(arms={SECOND, THIRD}).ask == (SECOND,)
-    assert next_step({FIRST: "Oslo"}, arms={THIRD}).ask == (THIRD,)
-    assert next_step({FIRST: "Oslo"}, arms={FIRST}).accept == FIRST
-
-
-def test_router_with_fewer_arms_asks_only_those(
-    verifying_artifact: Path, prediction: Prediction
-) -> None:
-    """Columns of the verifier are those of the artifact, also if the router may choose two arms."""
-    few = Router(Artifact.load(verifying_artifact), arms={SECOND, THIRD})
-    step = few.next_step(QUESTION, prediction, VerificationState(PRICE, few.arms))
-    assert step.ask == (SECOND,)
-    known = [ArmAnswer(SECOND, answer({"city": "Oslo"}))]
-    step = few.next_step(QUESTION, prediction, VerificationState(PRICE, few.arms, known))
-    assert step.ask == (THIRD,)
-    assert set(step.p_correct) == {SECOND}
-
-
-def test_unreadable_answer_is_verified(next_step: NextStep) -> None:
-    """An answer that was too large to keep is a candidate that agrees with no other one."""
-    step = next_step({FIRST: None, SECOND: None})
-    assert step.ask == (THIRD,)
-    assert max(step.p_correct.values()) < 0.8
+    """The best answer for its cost is sought within the limits."""
+    step = next_step(cities, **given)
+    assert (step.accept, step.ask) == (accepted, asked)
+    assert step.p_correct.keys() == set(cities)
+    assert (step.expected_gain > 0) == bool(asked)
 
 
 @pytest.mark.parametrize("bad", ['{"city":"Os', '["Oslo"]', None], ids=["cut", "list", "empty"])
@@ -234,27 +179,6 @@ def test_shipped_artifact_never_accepts_what_cannot_be_used(bad: str | None) -> 
     assert both["p_correct"][cheap] == 0.0
     assert both["arm"] != cheap
     assert none["error"]["code"] == "no_usable_answer"
-
-
-def test_limits_are_off_by_default() -> None:
-    """By default, three arms may be asked at any cost and at any time."""
-    assert VerificationLimits(3, math.inf, math.inf) == NO_LIMITS
-
-
-def test_artifact_without_verifier_is_an_error_with_the_remedy() -> None:
-    """The error names the policy and the command that adds a verifier."""
-    artifact = Artifact.load(SHIPPED)
-    manifest = artifact.manifest.model_copy(update={"verifier": None})
-    plain = Router(Artifact(artifact.directory, manifest, artifact.tokenizer))
-    prediction = Prediction((0.5,) * len(plain.arms), (), 7)
-    with pytest.raises(PolicyError, match=r"verified=1.*switchcraft-train add-verifier"):
-        plain.next_step(QUESTION, prediction, VerificationState(PRICE, plain.arms))
-
-
-def test_policy_verified_has_the_measured_price(router: Router) -> None:
-    """The bare name means the price of the artifact, and a number is another price."""
-    assert router.policy("verified") == Verified(0.002)
-    assert router.policy("verified=0.01") == Verified(0.01)
 
 
 class TextRouter(Router):
@@ -305,103 +229,10 @@ def test_first_text_is_accepted_if_no_call_is_expected(
     assert (step.unverified == "text") is is_accepted
     assert (step.accept == FIRST and not step.p_correct) is is_accepted
     assert not step.expects_text
-
-
-def test_expected_text_asks_one_arm(streaming: Router, prediction: Prediction) -> None:
-    """The first step says that text is expected, and then asks no second arm at once.
-
-    So does the step after an arm that failed.
-    """
-    hurry = VerificationLimits(max_added_latency_s=0)
-    for p_no_call, expects_text in ((0.95, True), (0.5, False)):
-        expected = replace(prediction, p_no_call=p_no_call)
-        for failed in ((), (FIRST,)):
-            state = VerificationState(PRICE, ARMS, failed=failed, limits=hurry)
-            step = streaming.next_step(QUESTION, expected, state)
-            assert step.expects_text is expects_text
-            assert (len(step.ask) == 1) is expects_text
-
-
-def test_offline_accepts_a_first_text(streaming: Router) -> None:
-    """A line with a first text says that it is accepted, and that it is not verified."""
-    line = {"request": request(), "answers": {FIRST: {"content": "Which city?"}}}
-    (row,) = map(json.loads, decide_lines(streaming, PRICE, [json.dumps(line).encode()]))
-    assert (row["action"], row["arm"], row["p_correct"]) == ("accept", FIRST, {})
-    assert (row["reason"], row["unverified"]) == ("text", "text")
-
-
-Route = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def route(
-    verifying_artifact: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> Route:
-    """Return a function that runs `switchcraft route --policy verified=0.5` on JSON values."""
-
-    def run(*lines: Json, policy: str = "verified=0.5") -> list[dict[str, Any]]:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        assert main(["route", "--artifact", str(verifying_artifact), "--policy", policy]) == 0
-        return [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
-
-    return run
-
-
-def test_offline_lines_say_what_to_do_next(route: Route) -> None:
-    """A request asks an arm. With answers, the line accepts one of them or asks another arm."""
-    body = request("Forecast for Oslo?")
-    agreeing = {arm: message(city="Oslo") for arm in (FIRST, SECOND)}
-    alone, asked, accepted = route(
-        body, {"request": body, "answers": {}}, {"request": body, "answers": agreeing}
-    )
-    assert alone == asked
-    assert (alone["action"], alone["p_correct"]) == ("ask", {})
-    assert alone["arm"] in ARMS
-    assert alone["policy"] == "verified=0.5"
-    assert alone["reason"] == "verified"
-    assert set(alone["probabilities"]) == set(alone["cost_usd"]) == set(ARMS)
-    assert accepted["action"] == "accept"
-    assert accepted["arm"] in agreeing
-    assert set(accepted["p_correct"]) == set(agreeing)
-    assert all(p > 0.5 for p in accepted["p_correct"].values())
-    (differing,) = route(
-        {"request": body, "answers": {FIRST: message(city="Oslo"), SECOND: message(city="Lima")}}
-    )
-    assert differing["action"] == "ask"
-    assert differing["arm"] not in {FIRST, SECOND}
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "param"),
-    [
-        ({"request": 7}, "invalid_type", "request"),
-        ({"request": request(), "answers": []}, "invalid_type", "answers"),
-        ({"request": request(), "answers": {"gpt-0": message()}}, "unknown_arm", "answers"),
-        ({"request": {}, "answers": {}}, "missing_required_parameter", "messages"),
-        ([], "invalid_type", None),
-    ],
-)
-def test_invalid_lines_are_errors(route: Route, line: Json, code: str, param: str | None) -> None:
-    """A wrong type and an unknown arm give OpenAI errors, and later lines are still decided."""
-    invalid, valid = route(line, request())
-    assert (invalid["error"]["code"], invalid["error"]["param"]) == (code, param)
-    assert valid["action"] == "ask"
-
-
-@pytest.mark.parametrize("wrong", [None, 7, "Oslo", [], {"tool_calls": 7}, {"content": 7}])
-def test_answer_that_is_no_message_makes_no_calls(route: Route, wrong: Json) -> None:
-    """A message of another type is an answer without calls, as in the gateway."""
-    (row,) = route({"request": request(), "answers": {FIRST: wrong}})
-    assert set(row["p_correct"]) == {FIRST}
-
-
-def test_name_verified_uses_the_artifact_s_price(route: Route) -> None:
-    """`--policy verified` shows the price that it stands for."""
-    (row,) = route(request(), policy="verified")
-    assert row["policy"] == "verified=0.002"
+    hurry = VerificationState(PRICE, ARMS, limits=VerificationLimits(max_added_latency_s=0))
+    first = streaming.next_step(QUESTION, expected, hurry)
+    assert first.expects_text is (p_no_call == 0.9)
+    assert (len(first.ask) == 1) is first.expects_text
 
 
 def test_invented_argument_of_a_risky_tool_is_not_accepted_alone(next_step: NextStep) -> None:

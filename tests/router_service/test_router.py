@@ -27,8 +27,6 @@ from router_service.policies.costs import Price
 from router_service.policies.drift import Drift
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.threshold import Threshold
-from router_service.policies.verified import Verified
-from router_service.predictor.features import extract
 from router_service.predictor.model import Platt
 from router_service.router import Decision, Router, choices, explored
 from tests.publishing import without_verifier
@@ -71,12 +69,6 @@ def test_a_decision_does_not_depend_on_its_neighbours(
     assert rows == alone * 5
 
 
-def test_no_turns_and_no_tools_still_decide(router: Router) -> None:
-    """An empty conversation is routed like any other."""
-    decision = router.decide_conversation(Conversation(()))
-    assert decision.arm in router.arms
-
-
 def test_a_partly_unread_request_gets_the_most_probable_arm(
     router: Router, conversations: list[Conversation]
 ) -> None:
@@ -98,14 +90,6 @@ def test_an_operator_s_price_changes_the_cost(conversations: list[Conversation])
     assert decision.arm == arm
 
 
-def test_policies_by_name_and_by_rule(router: Router) -> None:
-    """The manifest's names and bare rules are both policies; nothing is the default."""
-    named = router.artifact.manifest.policies
-    assert router.policy() == router.policy(named["default"])
-    assert str(router.policy("economy")) == named["economy"]
-    assert router.policy("drift=0.25") == Drift(0.25)
-
-
 @pytest.mark.parametrize("text", ["cheap", "theta=7"])
 def test_an_unknown_policy_is_refused(router: Router, text: str) -> None:
     """A policy that is neither a name nor a rule is an error that shows it."""
@@ -118,15 +102,6 @@ def test_verified_policy_needs_a_verifier(text: str) -> None:
     """Without a verifier in the artifact, the error says how to get one."""
     with pytest.raises(PolicyError, match=r"no verifier; .*`switchcraft-train add-verifier`"):
         Router(without_verifier()).policy(text)
-
-
-def test_verified_policy_is_the_measured_operating_point(router: Router) -> None:
-    """`verified` alone has the price that the manifest names, and was measured at it."""
-    spec = router.artifact.manifest.verifier
-    assert spec is not None
-    assert router.policy("verified") == Verified(spec.price_usd)
-    measured = [point.policy for point in router.artifact.manifest.verified_frontier]
-    assert str(router.policy("verified")) in measured
 
 
 def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation]) -> None:
@@ -180,33 +155,6 @@ def test_an_explored_arm_stands_before_the_policy_s_order(
     assert explored(decision, 0.4, 0.4) == replace(decision, propensity=drawn[0].propensity)
 
 
-def test_what_was_not_read_is_not_explored(
-    router: Router, conversations: list[Conversation]
-) -> None:
-    """Of a request that was read in part nothing would be learned."""
-    partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
-    decision = router.decide_conversation(partial, Threshold(0.0))
-    assert explored(decision, 1.0, 0.99) == decision
-
-
-def test_a_decision_has_the_counts_that_it_was_made_from(
-    router: Router, conversations: list[Conversation]
-) -> None:
-    """The features are those of the manifest, in its order."""
-    names = router.artifact.manifest.packing.features
-    assert router.decide_conversation(conversations[0]).features == extract(conversations[0], names)
-
-
-def test_what_was_not_read_is_ranked_by_probability(
-    router: Router, conversations: list[Conversation]
-) -> None:
-    """With part of the request unread, the next arm is the next likeliest."""
-    partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
-    decision = router.decide_conversation(partial, Threshold(0.0))
-    ranked = [decision.probabilities[arm] for arm in decision.ranking]
-    assert ranked == sorted(ranked, reverse=True)
-
-
 def test_prediction_is_timed_by_stage(conversations: list[Conversation]) -> None:
     """Packing and classifying follow each other by the given timer; a cached one takes no time."""
     ticks = count(10.0)
@@ -215,18 +163,6 @@ def test_prediction_is_timed_by_stage(conversations: list[Conversation]) -> None
         router.predict(conversations[0], timer)
     stages = [(stage.name, stage.started_s, stage.seconds) for stage in timer.stages]
     assert stages == [("pack", 10, 1), ("classify", 11, 1)]
-
-
-def test_tool_signatures_are_looked_up(router: Router) -> None:
-    """The first request with a tool is a miss, and each one after it a hit."""
-    tool = ToolSpec("measure_the_moon", "", ())
-    before = router.caches["signatures"].counts
-    for number in range(3):
-        router.decide_conversation(
-            Conversation((Turn(Role.USER, f"How far is moon {number}?"),), (tool,))
-        )
-    after = router.caches["signatures"].counts
-    assert (after.hits - before.hits, after.misses - before.misses) == (2, 1)
 
 
 def test_other_policies_choose_as_they_would_have(
@@ -244,16 +180,6 @@ def test_other_policies_choose_as_they_would_have(
         ]
         floors = [c.floor for c in chosen if c.policy.startswith("theta")]
         assert floors == [p.theta for p in policies if isinstance(p, Threshold)]
-
-
-def test_no_policy_saves_on_what_was_not_read(
-    router: Router, conversations: list[Conversation]
-) -> None:
-    """With part of the request unread, every policy chooses the likeliest arm."""
-    partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
-    decision = router.decide_conversation(partial)
-    chosen = set(choices(decision, [Threshold(0.0), Drift(1.0)]))
-    assert {(c.arm, c.reason) for c in chosen} == {(decision.arm, Reason.UNREAD)}
 
 
 @pytest.mark.parametrize("policy", [Threshold(0.5), Drift(0.1)])

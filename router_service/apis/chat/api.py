@@ -5,10 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from router_service.apis.answer_errors import AnswerError, is_openai_error, write_openai_error
-from router_service.apis.api import AnswerReader, AnswerWriter, Api, FieldNames, IsForeign, Target
+from router_service.apis.api import (
+    AnswerReader,
+    AnswerWriter,
+    Api,
+    FieldNames,
+    IsForeign,
+    OpenAIApi,
+    Target,
+)
 from router_service.apis.chat import NAME
 from router_service.apis.chat.answer_reader import ChatReader
 from router_service.apis.chat.answer_writer import ChatWriter
@@ -36,7 +42,7 @@ _OTHER_NAMES = {
 """Pairs of parameters that exclude each other, in both directions."""
 
 
-class ChatApi(Api):
+class ChatApi(OpenAIApi):
     """OpenAI's Chat Completions API."""
 
     name = NAME
@@ -55,19 +61,15 @@ class ChatApi(Api):
     text_reason = b'"stop"'
     call_mark = re.compile(rb'"tool_calls"\s*:\s*\[\s*\{|"function_call"\s*:\s*\{')
 
+    read_request = staticmethod(read_request)
+    write_request = staticmethod(write_request)
+    place_of_call = staticmethod(place_of_call)
+    is_beginning = staticmethod(is_beginning)
+    record = staticmethod(ChatRecord)
+
     def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
         """Return the schema of a request."""
         return request_schema()
-
-    def read_request(self, body: Mapping[str, Json]) -> Request:
-        """Read a request that has to be translated."""
-        return read_request(body)
-
-    def write_request(
-        self, request: Request, target: Target, is_foreign: IsForeign | None = None
-    ) -> dict[str, Json]:
-        """Return the body for a target, without proofs of reasoning."""
-        return write_request(request, target, is_foreign)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""
@@ -75,10 +77,6 @@ class ChatApi(Api):
             yield client.fields.stop
         if any(part.kind == "document" and part.url for part in media_of(request)):
             yield f"{client.fields.messages} (document by URL)"
-
-    def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
-        """Return where a message has a call, or its result."""
-        return place_of_call(item, call_id, is_result=is_result)
 
     def fit_call_id(self, call_id: str, provider: str = "") -> str:
         """Return a call's id, or a hash of it if the provider would reject the id."""
@@ -111,14 +109,6 @@ class ChatApi(Api):
                     return True
         return False
 
-    def is_beginning(self, event: Mapping[str, Json]) -> bool:
-        """Return whether an event contains nothing of the answer."""
-        return is_beginning(event)
-
-    def record(self) -> ChatRecord:
-        """Return a record for an answer that is not translated."""
-        return ChatRecord()
-
     def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
         """Return the usage of an answer or of an event."""
         return read_usage(value)
@@ -130,20 +120,6 @@ class ChatApi(Api):
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
         """Return a writer of the answer to a request."""
         return ChatWriter(model, created_s, wants_usage=request.wants_usage)
-
-    def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
-        """Return the body of an error."""
-        return write_openai_error(error)
-
-    def write_fault(
-        self, status: int, fault: Mapping[str, Any], *, request_id: str | None = None
-    ) -> dict[str, Json]:
-        """Return the body of an error of the gateway, whose fields are OpenAI's."""
-        return {"error": dict(fault)}
-
-    def is_error_body(self, value: Json) -> bool:
-        """Return whether a decoded body is an error in OpenAI's format."""
-        return is_openai_error(value)
 
     def error_event(self, body: bytes, number: int) -> bytes:
         """Return the event that ends a broken stream, which has no name."""

@@ -15,9 +15,7 @@ from router_service.apis.api import (
     AnswerWriter,
     Api,
     FieldNames,
-    IsForeign,
     KeepAlive,
-    Target,
 )
 from router_service.apis.conversation import ChatRequest, Json
 from router_service.apis.messages import NAME
@@ -35,10 +33,8 @@ from router_service.apis.messages.request_reader import DOCUMENT_TYPES, place_of
 from router_service.apis.messages.request_writer import write_request
 from router_service.apis.messages.schema import MessagesErrorBody, request_schema
 from router_service.apis.messages.thinking import without_foreign_thinking
-from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, has_content, media_of
 from router_service.apis.rate_limits import RateState, RawHeader
-from router_service.apis.usage import Usage
 
 _PARAMETERS = {
     "max_completion_tokens": "max_tokens",
@@ -102,6 +98,17 @@ class MessagesApi(Api):
     default_headers = {"anthropic-version": "2023-06-01"}  # noqa: RUF012 - never changed
     error_body = MessagesErrorBody
 
+    read_request = staticmethod(read_request)
+    write_request = staticmethod(write_request)
+    place_of_call = staticmethod(place_of_call)
+    without_foreign_thinking = staticmethod(without_foreign_thinking)
+    is_beginning = staticmethod(is_beginning)
+    find_proofs = staticmethod(find_proofs)
+    read_usage = staticmethod(read_usage)
+    request_schema = staticmethod(request_schema)
+    write_error = staticmethod(write_error)
+    record = staticmethod(MessagesRecord)
+
     def to_chat(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
         """Return the chat request that asks a model the same."""
         return to_chat_body(body)
@@ -109,20 +116,6 @@ class MessagesApi(Api):
     def parse(self, chat_body: Mapping[str, Json]) -> ChatRequest:
         """Return what the router needs of a converted body, which must have `max_tokens`."""
         return parse_messages_request(chat_body)
-
-    def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
-        """Return the schema of a request; of one whose tokens are counted, if `is_counted`."""
-        return request_schema(is_counted=is_counted)
-
-    def read_request(self, body: Mapping[str, Json]) -> Request:
-        """Read a request that has to be translated."""
-        return read_request(body)
-
-    def write_request(
-        self, request: Request, target: Target, is_foreign: IsForeign | None = None
-    ) -> dict[str, Json]:
-        """Return the body for a target."""
-        return write_request(request, target, is_foreign)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""
@@ -141,16 +134,6 @@ class MessagesApi(Api):
         if not any(map(has_content, request.messages)):
             yield fields.messages
 
-    def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
-        """Return where a message has a call, or its result."""
-        return place_of_call(item, call_id, is_result=is_result)
-
-    def without_foreign_thinking(
-        self, body: Mapping[str, Json], is_foreign: IsForeign
-    ) -> dict[str, Json] | None:
-        """Return a body without foreign reasoning, or None if nothing is to be removed."""
-        return without_foreign_thinking(body, is_foreign)
-
     def parameter(self, name: str, value: Json, model: str) -> tuple[str, Json] | None:
         """Return the field for a parameter of Chat Completions."""
         if name in _LACKING:
@@ -162,18 +145,6 @@ class MessagesApi(Api):
     def recognizes(self, value: Mapping[str, Json]) -> bool:
         """Return whether a value is a message, or has the type of an event of one."""
         return value.get("type") in _TYPES
-
-    def is_beginning(self, event: Mapping[str, Json]) -> bool:
-        """Return whether an event contains nothing of the answer."""
-        return is_beginning(event)
-
-    def record(self) -> MessagesRecord:
-        """Return a record for an answer that is not translated."""
-        return MessagesRecord()
-
-    def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
-        """Return the usage of an answer or of an event, given what earlier events reported."""
-        return read_usage(value, before)
 
     def answer_reader(self, request: Request) -> AnswerReader:
         """Return a reader of the answer to a request."""
@@ -187,10 +158,6 @@ class MessagesApi(Api):
         """Return pings, which may come at any place ("Streaming messages", ping events)."""
         return KeepAlive(self.ping)
 
-    def find_proofs(self, value: Mapping[str, Json]) -> Iterator[str]:
-        """Yield the proofs of reasoning in a whole answer."""
-        return find_proofs(value)
-
     def rate_headers(self, rate: RateState, now_s: float) -> Sequence[RawHeader]:
         """Return the headers about one rate limit (Anthropic: "Rate limits", response headers)."""
         prefix = b"anthropic-ratelimit-" + rate.unit
@@ -199,10 +166,6 @@ class MessagesApi(Api):
             (prefix + b"-remaining", b"%d" % rate.remaining),
             (prefix + b"-reset", _write_time(math.ceil(now_s + rate.reset_s))),
         )
-
-    def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
-        """Return the body of an error."""
-        return write_error(error, request_id=request_id)
 
     def write_fault(
         self, status: int, fault: Mapping[str, str | None], *, request_id: str | None = None

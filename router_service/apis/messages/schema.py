@@ -33,7 +33,7 @@ class MessagesErrorBody(BaseModel):
     request_id: str
 
 
-def request_schema(*, is_counted: bool) -> RequestSchema:
+def request_schema(*, is_counted: bool = False) -> RequestSchema:
     """Return the schema of a request.
 
     A request whose tokens are counted (`is_counted`) needs no `max_tokens`, and has no stream.

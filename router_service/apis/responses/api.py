@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import orjson
 
-from router_service.apis.answer_errors import AnswerError, is_openai_error, write_openai_error
 from router_service.apis.api import (
     AnswerReader,
     AnswerWriter,
     Api,
     FieldNames,
-    IsForeign,
-    KeepAlive,
-    Target,
+    OpenAIApi,
 )
 from router_service.apis.conversation import ChatRequest, Json, Reference, as_list
 from router_service.apis.openapi import RequestSchema
@@ -56,7 +52,7 @@ _LACKING = frozenset(
 """Parameters that this API does not have. OpenAI refuses requests with unknown ones."""
 
 
-class ResponsesApi(Api):
+class ResponsesApi(OpenAIApi):
     """OpenAI's Responses API."""
 
     name = NAME
@@ -75,6 +71,15 @@ class ResponsesApi(Api):
     proofs_belong_to_key = True
     proof_marks = (b'"encrypted_content"',)
     proof_pattern = re.compile(rb'"encrypted_content"\s*:\s*"([^"\\]{8,})"')
+
+    read_request = staticmethod(read_request)
+    write_request = staticmethod(write_request)
+    place_of_call = staticmethod(place_of_call)
+    without_foreign_thinking = staticmethod(without_foreign_thinking)
+    is_beginning = staticmethod(is_beginning)
+    find_proofs = staticmethod(find_proofs)
+    record = staticmethod(ResponsesRecord)
+    keep_alive = staticmethod(ResponsesKeepAlive)
 
     def parse(self, chat_body: Mapping[str, Json]) -> ChatRequest:
         """Return what the router needs of a body, whose items it reads as chat messages."""
@@ -95,10 +100,6 @@ class ResponsesApi(Api):
         """Return the schema of a request."""
         return request_schema()
 
-    def read_request(self, body: Mapping[str, Json]) -> Request:
-        """Read a request that has to be translated."""
-        return read_request(body)
-
     def compacting(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
         """Return the request whose last item asks for the summary."""
         items = body.get("input")
@@ -106,28 +107,12 @@ class ResponsesApi(Api):
             items = [{"type": "message", "role": "user", "content": items}]
         return {**body, "input": [*as_list(items), {"type": TRIGGER}]}
 
-    def write_request(
-        self, request: Request, target: Target, is_foreign: IsForeign | None = None
-    ) -> dict[str, Json]:
-        """Return the body for a target."""
-        return write_request(request, target, is_foreign)
-
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""
         if request.stop:
             yield client.fields.stop
         if any(part.kind == "audio" for part in media_of(request)):
             yield f"{client.fields.messages} (audio)"
-
-    def place_of_call(self, item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:
-        """Return where an item has a call, or its result."""
-        return place_of_call(item, call_id, is_result=is_result)
-
-    def without_foreign_thinking(
-        self, body: Mapping[str, Json], is_foreign: IsForeign
-    ) -> dict[str, Json] | None:
-        """Return a body without foreign reasoning, or None if nothing is to be removed."""
-        return without_foreign_thinking(body, is_foreign)
 
     def parameter(self, name: str, value: Json, model: str) -> tuple[str, Json] | None:
         """Return the field for a parameter of Chat Completions."""
@@ -139,14 +124,6 @@ class ResponsesApi(Api):
         return value.get("object") in ("response", "response.compaction") or (
             isinstance(kind, str) and kind.startswith("response.")
         )
-
-    def is_beginning(self, event: Mapping[str, Json]) -> bool:
-        """Return whether an event contains nothing of the answer."""
-        return is_beginning(event)
-
-    def record(self) -> ResponsesRecord:
-        """Return a record for an answer that is not translated."""
-        return ResponsesRecord()
 
     def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
         """Return the usage of an answer or of an event."""
@@ -160,28 +137,6 @@ class ResponsesApi(Api):
         """Return a writer of the answer to a request."""
         writer = ResponsesWriter if request.compacts is None else SummaryWriter
         return writer(model, created_s, request)
-
-    def keep_alive(self, model: str) -> KeepAlive:
-        """Return the beginning of a response whose answer follows."""
-        return ResponsesKeepAlive(model)
-
-    def find_proofs(self, value: Mapping[str, Json]) -> Iterator[str]:
-        """Yield the proofs of reasoning in a whole answer."""
-        return find_proofs(value)
-
-    def write_error(self, error: AnswerError, *, request_id: str | None = None) -> dict[str, Json]:
-        """Return the body of an error."""
-        return write_openai_error(error)
-
-    def write_fault(
-        self, status: int, fault: Mapping[str, Any], *, request_id: str | None = None
-    ) -> dict[str, Json]:
-        """Return the body of an error of the gateway, whose fields are OpenAI's."""
-        return {"error": dict(fault)}
-
-    def is_error_body(self, value: Json) -> bool:
-        """Return whether a decoded body is an error in OpenAI's format."""
-        return is_openai_error(value)
 
     def error_event(self, body: bytes, number: int) -> bytes:
         """Return the event that ends a broken stream; Vercel's client requires its number.

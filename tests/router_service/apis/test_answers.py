@@ -6,7 +6,6 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,14 +66,6 @@ def test_blank_arguments_are_an_empty_object(arguments: str, decoded: object) ->
     assert (None if logged is None else logged[0].arguments) == decoded
 
 
-def test_a_whole_chat_answer() -> None:
-    """Text and calls of the first choice are read, and other choices are not."""
-    message = {"content": "Let me see.", "tool_calls": [function(OSLO), function(BERGEN)]}
-    other = {"index": 1, "message": {"content": "No.", "tool_calls": [function(OSLO)]}}
-    answer = {"choices": [{"index": 0, "message": message}, other]}
-    assert parse_answer(answer) == ParsedAnswer((OSLO, BERGEN), "Let me see.")
-
-
 def deltas(calls: Sequence[WrittenCall], cuts: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield the events of parallel calls whose arguments arrive in pieces."""
     for index, call in enumerate(calls):
@@ -92,12 +83,6 @@ def test_a_streamed_chat_answer_equals_the_whole_one(cuts: list[int]) -> None:
     assert accumulate(*deltas((OSLO, BERGEN), cuts)) == ParsedAnswer((OSLO, BERGEN))
 
 
-def test_calls_without_an_index_are_identified_by_their_id() -> None:
-    """Some providers send each call whole and omit its index."""
-    events = [delta(tool_calls=[function(call)]) for call in (OSLO, BERGEN)]
-    assert accumulate(*events) == ParsedAnswer((OSLO, BERGEN))
-
-
 def test_a_legacy_function_call() -> None:
     """`function_call` is a call without an id."""
     legacy = {"name": "f", "arguments": "{}"}
@@ -111,13 +96,6 @@ def test_a_custom_tools_call() -> None:
     assert parse_answer({"choices": [{"message": {"tool_calls": [call]}}]}) == expected
     output = {"type": "custom_tool_call", "call_id": "c", "name": "sh", "input": "ls"}
     assert parse_answer({"object": "response", "output": [output]}) == expected
-
-
-def test_a_whole_response() -> None:
-    """Messages and calls are read, and the provider's built-in tools are not."""
-    text = {"type": "message", "content": [{"type": "output_text", "text": "Hm."}]}
-    output = [{"type": "reasoning"}, text, item(OSLO), {"type": "web_search_call"}]
-    assert parse_answer({"object": "response", "output": output}) == ParsedAnswer((OSLO,), "Hm.")
 
 
 @pytest.mark.parametrize("has_output", [True, False])
@@ -185,32 +163,9 @@ def test_text_is_recognized_as_it_arrives(
     assert accumulator.is_text == answer.is_text == (not case.calls)
 
 
-def test_input_that_is_too_deep_leaves_no_answer() -> None:
-    """An input that cannot be written again is not judged."""
-    deep: Any = {}
-    for _ in range(5000):
-        deep = {"a": deep}
-    block = {"type": "tool_use", "id": "c", "name": "f", "input": deep}
-    assert parse_answer({"type": "message", "content": [block]}) is None
-
-
-def test_an_incomplete_answer_is_not_returned() -> None:
-    """An event that was not read, or too many of them, leave no answer to judge."""
-    accumulator = apis.CHAT.record()
-    accumulator.is_incomplete = True
-    assert accumulator.answer() is None
-    piece = delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "x" * 1024}}])
-    assert accumulate(*[piece] * (MAX_ANSWER_CHARACTERS // 1024 + 1)) is None
-
-
 FLOODS: dict[str, Any] = {
-    "empty deltas": delta(content="", tool_calls=None),
     "short deltas": delta(content="\u00e9\u4e2d"),
-    "short arguments": delta(
-        tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "\u00e9\u4e2d"}}]
-    ),
     "calls": delta(tool_calls=[{"index": 0}]),
-    "items": {"type": "response.output_item.done", "item": {"type": "function_call"}},
     "blocks": {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use"}},
 }
 
@@ -250,43 +205,6 @@ def test_an_answer_of_very_many_parts_is_not_kept() -> None:
     assert parse_answer({"object": "response", "output": output}) is None
 
 
-TYPES = (
-    "message content_block_start content_block_delta tool_use text input_json_delta message_delta "
-    "response.output_item.done response.completed function_call"
-).split()
-
-
-def with_type(value: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Return an object with a type, or without one."""
-    return st.sampled_from([value, *({**value, "type": kind} for kind in TYPES)])
-
-
-junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                "choices delta message tool_calls function index id output item content".split()
-            ),
-            inner,
-            max_size=4,
-        ).flatmap(with_type)  # pyrefly: ignore[bad-argument-type]
-    ),
-    max_leaves=20,
-)
-
-
-@given(st.lists(junk, max_size=5))
-def test_any_event_is_accepted(values: list[Any]) -> None:
-    """Values of no API are ignored and raise nothing."""
-    for api in APIS:
-        record = api.record()
-        for value in values:
-            record.feed(value)
-        record.answer()
-
-
 FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
     "chat": (
         {
@@ -300,24 +218,6 @@ FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
         },
         Usage(100, 20, cached_tokens=64, reasoning_tokens=12),
     ),
-    "responses": (
-        {
-            "usage": {
-                "input_tokens": 100,
-                "input_tokens_details": {"cached_tokens": 64},
-                "output_tokens": 20,
-                "output_tokens_details": {"reasoning_tokens": 12},
-            }
-        },
-        Usage(100, 20, cached_tokens=64, reasoning_tokens=12),
-    ),
-    "the last event of a streamed response": (
-        {
-            "type": "response.completed",
-            "response": {"usage": {"input_tokens": 7, "output_tokens": 3}},
-        },
-        Usage(7, 3),
-    ),
     "embeddings": ({"usage": {"prompt_tokens": 8, "total_tokens": 8}}, Usage(8, 0)),
     "DeepSeek": (
         {
@@ -330,21 +230,6 @@ FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
             }
         },
         Usage(100, 5, cached_tokens=60),
-    ),
-    "Moonshot": (
-        {"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 90}},
-        Usage(100, 5, cached_tokens=90),
-    ),
-    "Anthropic behind an OpenAI form": (
-        {
-            "usage": {
-                "prompt_tokens": 100,
-                "completion_tokens": 5,
-                "cache_read_input_tokens": 50,
-                "cache_creation_input_tokens": 30,
-            }
-        },
-        Usage(100, 5, cached_tokens=50, cache_write_tokens=30),
     ),
     "Anthropic's own, where cached tokens are beside the others": (
         {
@@ -380,17 +265,6 @@ def test_usage_of_streamed_messages(name: str) -> None:
     assert usage == wanted
 
 
-def test_the_last_totals_of_a_streamed_message_count() -> None:
-    """Totals at the end replace those of the beginning."""
-    first = Usage(100, 1, cached_tokens=50, cache_write_tokens=20)
-    last = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 9}
-    event = {"type": "message_delta", "delta": {}, "usage": last}
-    assert apis.MESSAGES.read_usage(event, first) == Usage(
-        120, 9, cached_tokens=60, cache_write_tokens=20
-    )
-    assert apis.MESSAGES.read_usage(event) == Usage(100, 9, cached_tokens=60)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_read(form: str) -> None:
     """Every provider's format gives the same usage, and each token counts once."""
@@ -402,57 +276,15 @@ def test_every_form_is_read(form: str) -> None:
     "answer",
     [
         None,
-        [],
         {},
-        {"usage": None},
         {"usage": {"prompt_tokens": -1, "completion_tokens": 1}},
-        {"usage": {"prompt_tokens": True, "completion_tokens": 1}},
-        {"usage": {"prompt_tokens": 1e308, "completion_tokens": 1}},
-        {"usage": {"prompt_tokens": 2**64 - 1, "completion_tokens": 1}},
         {"usage": {"prompt_tokens": 1, "completion_tokens": MAX_TOKENS + 1}},
-        {"usage": {"prompt_tokens": [1], "completion_tokens": {}}},
-        {"usage": {"prompt_tokens": 1}},
         {"usage": {"prompt_tokens": 1, "total_tokens": 5}},
-        {"response": "x"},
-        {"response": {"response": {"usage": {"prompt_tokens": 1}}}},
     ],
 )
 def test_invalid_usage_is_none(answer: object) -> None:
     """A missing or invalid usage is unknown, and never 0."""
     assert read_usage(answer) is None
-
-
-def test_sums_of_incredible_counts_fit_into_64_bits() -> None:
-    """Cache counts are added to the prompt, and the sum can still be written as JSON."""
-    largest = dict.fromkeys(
-        ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
-        2**64 - 1,
-    )
-    assert read_usage({"usage": largest}) is None
-    usage = read_usage({"usage": dict.fromkeys(largest, MAX_TOKENS)})
-    assert usage is not None
-    assert orjson.loads(orjson.dumps(usage))["prompt_tokens"] == 3 * MAX_TOKENS
-
-
-def test_deep_nesting_is_not_followed() -> None:
-    """Responses nested as deeply as the JSON reader allows are read without recursion."""
-    depth = 1000
-    nested = orjson.loads(b'{"usage":1,"response":' * depth + b"{}" + b"}" * depth)
-    assert read_usage(nested) is None
-
-
-counts = st.integers(0, MAX_TOKENS)
-
-
-@given(counts, counts, counts, counts, counts)
-def test_parts_never_exceed_the_whole(
-    prompt: int, completion: int, cached: int, written: int, reasoning: int
-) -> None:
-    """Whatever a provider reports, cached and written tokens fit in the prompt."""
-    usage = Usage(prompt, completion, cached, written, reasoning)
-    assert usage.uncached_tokens >= 0
-    assert usage.cached_tokens + usage.cache_write_tokens + usage.uncached_tokens == prompt
-    assert usage.reasoning_tokens <= completion
 
 
 def nameless(*calls: dict[str, Any]) -> dict[str, Any]:

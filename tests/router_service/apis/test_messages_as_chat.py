@@ -88,20 +88,11 @@ def test_tools_keep_their_schemas_names_and_types() -> None:
 @pytest.mark.parametrize(
     ("fields", "required"),
     [
-        ({}, set()),
         ({"tools": [TOOL], "tool_choice": {"type": "auto"}}, {Feature.TOOLS}),
-        ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {Feature.TOOLS}),
         ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {Feature.TOOLS, Feature.TOOL_CHOICE}),
         (
             {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}},
             {Feature.TOOLS, Feature.TOOL_CHOICE},
-        ),
-        (
-            {
-                "tools": [TOOL],
-                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-            },
-            {Feature.TOOLS},
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}, {"type": "document"}]}]},
@@ -123,15 +114,9 @@ def test_requirements_are_those_of_the_equivalent_chat_request(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"messages": None}, "messages"),
-        ({"messages": []}, "messages"),
-        ({"messages": {}}, "messages"),
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
-        ({"max_tokens": True}, "max_tokens"),
         ({"system": 5}, "system"),
-        ({"tools": {}}, "tools"),
-        ({"model": ""}, "model"),
     ],
 )
 def test_wrong_types_are_named(fields: dict[str, Any], param: str) -> None:
@@ -139,13 +124,3 @@ def test_wrong_types_are_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         parsed(**fields)
     assert caught.value.param == param
-
-
-@pytest.mark.parametrize(
-    "content",
-    [None, 5, [5], [None], ["text"], [{}], [{"type": []}], [{"type": "text"}], [{"type": "new"}]],
-)
-def test_malformed_content_is_left_to_the_upstream(content: object) -> None:
-    """Reading never fails on content, because the upstream decides what is valid."""
-    messages = [QUESTION, {"role": "assistant", "content": content}, 7, {"role": []}]
-    assert parsed(messages=messages).turns[0].text == "Oslo?"

@@ -51,7 +51,6 @@ CAT = an_object("kind", kind={"const": "cat"}, lives=NUMBER)
     ("schema", "expected"),
     [
         ({"anyOf": [CITY, PLACE]}, MERGED),
-        ({"type": "object", "oneOf": [CITY, PLACE]}, MERGED),
         (DEFINED | {"anyOf": BY_REFERENCE}, DEFINED | MERGED),
         (DEFINED | {"$ref": "#/$defs/City"}, DEFINED | CITY),
         (
@@ -82,15 +81,8 @@ CAT = an_object("kind", kind={"const": "cat"}, lives=NUMBER)
                 'Must be one of: [{"city":"x"}]'
             },
         ),
-        (CITY | {"type": ["object", "null"]}, CITY),
         ({"type": "object"}, {"type": "object", "properties": {}}),
-        ({}, {"type": "object", "properties": {}}),
         (None, {"type": "object", "properties": {}}),
-        (
-            {"type": "object", "properties": None, "required": None},
-            {"type": "object", "properties": {}},
-        ),
-        ({"$ref": "#/$defs/None"}, {"type": "object", "properties": {}}),
         (
             {
                 "$ref": "#/$defs/Node",
@@ -273,10 +265,7 @@ def test_anthropics_client_finds_nothing_to_change() -> None:
         },
         {"allOf": [{"$ref": "#"}, {"$ref": "#/allOf/0"}, {"allOf": [{"$ref": "#/allOf/2"}]}]},
         {"type": "object", "properties": [], "required": {}, "anyOf": {}, "enum": [], "$defs": 5},
-        {"type": 5, "items": 5, "format": {}, "minItems": "x", "additionalProperties": 7},
         orjson.loads('{"items":' * 230 + "{}" + "}" * 230),
-        orjson.loads('{"type":["array","null"],"items":' * 120 + "{}" + "}" * 120),
-        {"anyOf": [an_object(x={"const": i}) for i in range(5_000)]},
     ],
 )
 def test_strange_schemas_take_little_time(schema: Json, accepted: StructuredOutputs) -> None:

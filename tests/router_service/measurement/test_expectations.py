@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.expectations import compare_with_best, simulate
 from router_service.artifact import SHIPPED, Artifact
 from router_service.measurement.expectations import (
     ComparedAnswers,
@@ -17,7 +16,7 @@ from router_service.measurement.expectations import (
     RelativeAccuracy,
     measure_errors,
 )
-from router_service.measurement.held_out import HELD_OUT, HeldOut
+from router_service.measurement.held_out import HELD_OUT
 
 BEST = "claude-sonnet-4.5"
 
@@ -40,22 +39,6 @@ def answers(
         p_baseline=ones,
         differs=np.full(n, differs),
     )
-
-
-def test_interval_is_right_on_simulated_days(artifact: Artifact) -> None:
-    """About 95% of days with tools that nothing was measured on have the truth in their interval.
-
-    Without the errors of the probabilities, the intervals of many requests are mostly wrong.
-    """
-    compared = compare_with_best(artifact.directory, artifact.manifest)
-    chosen = {rule: each for number, (rule, each) in enumerate(compared.items()) if number % 4 == 0}
-    groups = HeldOut.read(artifact.directory / HELD_OUT).folds
-    days = [(size, day) for _, size, day in simulate(chosen, groups, days=1)]
-    assert len(days) > 800
-    assert 0.93 < np.mean([day.is_right for _, day in days]) < 0.995
-    large = [day for size, day in days if size == 4_000]
-    assert np.mean([day.is_right for day in large]) > 0.9
-    assert np.mean([day.is_right_by_chance_alone for day in large]) < 0.75
 
 
 def test_errors_of_the_shipped_policies_are_measured_once(artifact: Artifact) -> None:

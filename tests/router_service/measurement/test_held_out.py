@@ -99,28 +99,6 @@ def test_part_of_the_pool_has_its_own_figures(artifact: Artifact, pair: Router) 
     assert affordable.accuracy.value <= reached.accuracy.value
 
 
-def test_named_policies_have_figures_in_every_pool(artifact: Artifact, pair: Router) -> None:
-    """`economy` costs less than `balanced`, which costs less than `quality`, in both pools.
-
-    The rule of `fast` follows its goal: it is the cheapest one that is at most 2.5 points less
-    accurate than the best single model of its pool.
-    """
-    for described in (artifact, pair.artifact):
-        manifest = described.manifest
-        measured = (*manifest.frontier, *verified_points(described))
-        points = {point.policy: point for point in measured}
-        rules = [manifest.named_rules[name] for name in ("economy", "balanced", "quality")]
-        costs = [points[rule].cost_usd.value for rule in rules]
-        assert costs == sorted(set(costs))
-        fast = points[manifest.policies["fast"]]
-        assert fast.versus_best is not None
-        assert fast.versus_best.difference >= -0.025
-        for point in manifest.frontier:
-            if point.cost_usd.value < fast.cost_usd.value:
-                assert point.versus_best is None or point.versus_best.difference < -0.025
-    assert artifact.manifest.policies["fast"] != pair.artifact.manifest.policies["fast"]
-
-
 def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
     """At twice the prices, every threshold and drift rule costs twice as much, for equal answers.
 
@@ -172,60 +150,6 @@ def test_shipped_verified_figures_follow_from_the_shipped_judgements(artifact: A
         assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
 
 
-def test_part_of_a_pool_has_verified_figures(artifact: Artifact) -> None:
-    """They are measured for its arms: a higher price costs more, and asks for more accuracy.
-
-    The operating point is among them, and goals may choose them.
-    """
-    router = Router(artifact, arms=[LARGE, SMALL])
-    assert artifact.manifest.verifier is not None
-    points = verified_points(router.artifact)
-    assert points == verified_points(Router(artifact, arms=[SMALL, LARGE]).artifact)
-    prices = [float(point.policy.removeprefix("verified=")) for point in points]
-    assert prices == sorted(prices)
-    assert artifact.manifest.verifier.price_usd in prices
-    assert points[-1].cost_usd.value > points[0].cost_usd.value
-    assert points[-1].accuracy.value > points[0].accuracy.value
-    low, high = points[-1].accuracy_interval or (0, 0)
-    assert low < points[-1].accuracy.value < high
-    best = router.artifact.manifest.metrics["best_single_cost_usd"].value
-    assert points[0].cost_usd.value < best
-    assert isinstance(router.policy("accuracy=best-1", verified_goals=True), Verified)
-
-
-def test_other_prices_change_verified_figures(artifact: Artifact) -> None:
-    """At ten times the prices, ten times the price of a correct answer asks the same arms."""
-    manifest = artifact.manifest
-    tenfold = {
-        arm: Price(
-            input_usd_per_mtok=10 * (usage.price.input_usd_per_mtok or 0),
-            output_usd_per_mtok=10 * (usage.price.output_usd_per_mtok or 0),
-        )
-        for arm, usage in manifest.profile.items()
-    }
-    usual = describe_pool(artifact, manifest.arms, {})
-    changed = describe_pool(artifact, manifest.arms, tenfold)
-    by_name = {point.policy: point for point in verified_points(changed)}
-    compared = 0
-    for point in verified_points(usual):
-        other = by_name.get(str(Verified(10 * float(point.policy.removeprefix("verified=")))))
-        if other is not None:
-            assert other.accuracy == point.accuracy
-            assert other.cost_usd.value == pytest.approx(10 * point.cost_usd.value)
-            compared += 1
-    assert compared >= 8
-
-
-def test_judgements_of_other_queries_are_refused(artifact: Artifact, tmp_path: Path) -> None:
-    """They must have the same labels and folds as the predictions that they join."""
-    path = artifact.directory / HELD_OUT
-    read, held_out = read_judgements(path), HeldOut.read(path)
-    assert read is not None
-    others = 1 - held_out.correct
-    assert not held_out.add_judgements(tmp_path, read, others, held_out.folds)
-    assert not (tmp_path / HELD_OUT).exists()
-
-
 def test_judgements_are_read_as_written(artifact: Artifact, tmp_path: Path) -> None:
     """The file keeps every number, and stays small. Files without judgements have none."""
     path = artifact.directory / HELD_OUT
@@ -272,14 +196,6 @@ def test_joined_columns_come_last(tmp_path: Path) -> None:
     assert_array_equal(HeldOut.read(tmp_path / HELD_OUT).correct, joined.correct)
 
 
-def test_one_arm_is_its_own_pool(artifact: Artifact) -> None:
-    """With one arm, every rule has the figures of that arm."""
-    manifest = Router(artifact, arms=[SMALL]).artifact.manifest
-    best = manifest.metrics["best_single_accuracy"]
-    assert {point.accuracy.value for point in manifest.frontier} == {best.value}
-    assert verified_points(Router(artifact, arms=[SMALL]).artifact) == ()
-
-
 def held_out(queries: int, attempts: int = 1) -> HeldOut:
     """Return predictions for two arms, with answers that were counted in whole tokens."""
     rng = np.random.default_rng(0)
@@ -314,13 +230,6 @@ def test_large_tables_are_sampled(tmp_path: Path) -> None:
     read = HeldOut.read(tmp_path / HELD_OUT)
     assert len(read.folds) == len(read.correct) == MAX_QUERIES
     assert_array_equal(read.correct, read.input_tokens % 2)
-
-
-def test_damaged_file_is_an_artifact_error(tmp_path: Path) -> None:
-    """The error names the file."""
-    (tmp_path / HELD_OUT).write_bytes(b"no archive")
-    with pytest.raises(ArtifactError, match=r"held-out\.npz.*cannot be read"):
-        HeldOut.read(tmp_path / HELD_OUT)
 
 
 def test_hourly_price_counts_seconds() -> None:

@@ -22,8 +22,6 @@ from router_service.policies.caching import (
 )
 from router_service.policies.costs import Price
 from router_service.policies.drift import Drift
-from router_service.policies.threshold import Threshold
-from router_service.policies.utility import Utility
 
 CACHED = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.5)
 WRITTEN = Price(
@@ -56,14 +54,10 @@ def served(arm: str, now_s: float = 0.0, tokens: int = 10_000) -> ConversationSt
     ("provider", "model", "min_tokens", "lifetime_s", "needs_markers"),
     [
         ("openai", "gpt-5-mini", 1024, 300, False),
-        ("azure", "gpt-4o", 1024, 300, False),
         ("anthropic", "claude-sonnet-4-5-20250929", 1024, 300, True),
         ("anthropic", "claude-opus-4-5-20251101", 4096, 300, True),
-        ("anthropic", "claude-haiku-4-5", 4096, 300, True),
         ("anthropic", "claude-3-haiku-20240307", 2048, 300, True),
-        ("anthropic", "claude-3-5-haiku-latest", 2048, 300, True),
         ("google", "gemini-2.5-flash", 2048, 180, False),
-        ("google", "gemini-3-pro-preview", 4096, 180, False),
         ("deepseek", "deepseek-chat", 64, 3600, False),
         ("x-ai", "grok-4", 1024, 300, False),
     ],
@@ -156,15 +150,6 @@ def test_a_better_arm_is_chosen_only_within_the_budget() -> None:
     assert (ARMS[again.arm], again.reason) == ("cheap", Reason.STICKY)
 
 
-def test_the_price_of_utility_is_not_replaced() -> None:
-    """A policy that names what a correct answer is worth is followed."""
-    state, now = served("cheap"), at(10.0, 10_200)
-    costs_usd = costs_over(ARMS, TERMS, state, now, 4)
-    rule = SwitchRule(budget_usd=1.0, correct_usd=1e-6)
-    chosen = choose_in_conversation(ARMS, (0.9, 0.5, 0.6), costs_usd, Utility(1.0), state, rule)
-    assert (ARMS[chosen.arm], chosen.reason) == ("strong", Reason.SWITCHED)
-
-
 def test_savings_of_earlier_switches_are_part_of_the_budget() -> None:
     """A conversation that became cheaper than its first arm may afford a better one later."""
     state = served("strong")
@@ -180,16 +165,6 @@ def test_savings_of_earlier_switches_are_part_of_the_budget() -> None:
     assert (ARMS[better.arm], better.reason) == ("strong", Reason.SWITCHED)
 
 
-def test_long_answers_would_be_long_with_the_first_arm_too() -> None:
-    """The cost of staying grows with the answers' length, so that it stays comparable."""
-    state = served("strong")
-    short, long = (
-        state.after(at(1.0), "cheap", Usage(10_000, tokens), 0.01, TERMS).staying_usd
-        for tokens in (100, 1_100)
-    )
-    assert long - short == pytest.approx(1_000 * 8.0 / 1e6)
-
-
 def test_without_an_arm_to_stay_with_the_policy_decides() -> None:
     """A new conversation, or one whose arm cannot serve the request, gets the policy's choice."""
     for state in (ConversationState(id="c"), served("gone")):
@@ -198,18 +173,3 @@ def test_without_an_arm_to_stay_with_the_policy_decides() -> None:
             ARMS, (0.9, 0.9, 0.9), costs_usd, Drift(0.05), state, SwitchRule()
         )
         assert (ARMS[chosen.arm], chosen.reason) == ("cheap", Reason.DRIFT)
-
-
-def test_every_policy_has_a_price_for_a_correct_answer() -> None:
-    """`utility` names the price; the other policies imply one by what they give up for savings."""
-    costs_usd = (0.01, 0.11)
-    assert Utility(0.5).correct_answer_usd(costs_usd) == 0.5
-    assert Drift(0.05).correct_answer_usd(costs_usd) == pytest.approx(2.0)
-    assert Threshold(0.8).correct_answer_usd(costs_usd) == pytest.approx(0.5)
-
-
-def test_configured_price_replaces_an_implied_one() -> None:
-    """The operator's price of a correct answer replaces an implied price, but not `utility`'s."""
-    costs_usd = (0.01, 0.11)
-    assert Drift(0.05).correct_answer_usd(costs_usd, 3.0) == 3.0
-    assert Utility(0.5).correct_answer_usd(costs_usd, 3.0) == 0.5

@@ -37,13 +37,6 @@ def test_profile_uses_its_own_or_another_price() -> None:
     assert profile.cost_usd(own) == pytest.approx(110e-6)
 
 
-def test_profile_without_seconds_is_read() -> None:
-    """A manifest without seconds and hourly prices is still valid."""
-    price = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}
-    row = {"input_tokens": 10.0, "output_tokens": 5.0, "price": price, "n": 3}
-    assert ArmProfile.model_validate(row).cost_usd() == pytest.approx(20e-6)
-
-
 FULL = Price(
     input_usd_per_mtok=10,
     output_usd_per_mtok=100,
@@ -58,13 +51,6 @@ def test_each_token_is_paid_once() -> None:
     usage = Usage(1_000, 100, cached_tokens=600, cache_write_tokens=300, reasoning_tokens=40)
     usd = (100 * 10 + 600 * 1 + 300 * 12 + 60 * 100 + 40 * 200) / 1_000_000
     assert FULL.cost_of(usage, seconds=0) == pytest.approx(usd)
-
-
-def test_time_or_tokens_without_a_price_cost_nothing() -> None:
-    """With only token prices, time is free; with only an hourly price, tokens are free."""
-    usage = Usage(1_000, 100)
-    assert FULL.cost_of(usage, seconds=3600) == FULL.cost_of(usage, seconds=0)
-    assert Price(usd_per_hour=3.6).cost_of(usage, seconds=2) == pytest.approx(0.002)
 
 
 def test_missing_special_prices_default_to_list_prices() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.reasons import Reason
 from router_service.policies.explanations import explain_choice, explain_record
-from router_service.policies.registry import choose_once, parse_policy
 
 P = {"mini": 0.91, "mid": 0.92, "big": 0.94}
 USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
@@ -113,27 +110,6 @@ def test_facts_accompany_the_sentence() -> None:
     assert explain_choice("big", Reason.UTILITY, "utility=1", P, USD).threshold is None
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6),
-    st.sampled_from(["theta=0.5", "drift=0.1", "utility=0.01", "utility=0"]),
-)
-def test_chosen_arm_qualifies(arms: list[tuple[float, float]], policy: str) -> None:
-    """What the policy selects is among the qualifying arms, unless none reaches the threshold."""
-    rule = choose_once(parse_policy(policy))
-    names = [f"arm{index}" for index in range(len(arms))]
-    p, usd = [p for p, _ in arms], [usd for _, usd in arms]
-    chosen = rule.choose(p, usd)
-    explained = explain_choice(
-        names[chosen.arm],
-        chosen.reason,
-        policy,
-        dict(zip(names, p, strict=True)),
-        dict(zip(names, usd, strict=True)),
-    )
-    is_found = names[chosen.arm] in explained.qualifying_arms
-    assert is_found == (chosen.reason is not Reason.ARGMAX)
-
-
 def record(**fields: object) -> DecisionRecord:
     """Return the record of a routed request, with some fields replaced."""
     values: dict[str, object] = {
@@ -175,10 +151,6 @@ def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
         (
             {"reason": "pinned", "arm": None, "probabilities": None, "policy": None},
             "model-of-mini: the request names this model.",
-        ),
-        (
-            {"reason": "newer", "arm": None, "probabilities": None, "policy": None},
-            "model-of-mini: newer.",
         ),
         (
             {

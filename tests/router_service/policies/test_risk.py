@@ -13,23 +13,14 @@ from router_service.policies.risk import Risk, RiskRules, guess_risk
     [
         ("get_weather", "", Risk.READ_ONLY),
         ("get_deleted_items", "Lists items that were deleted", Risk.READ_ONLY),
-        ("Read", "Reads a file", Risk.READ_ONLY),
         ("mcp__github__list_issues", "", Risk.READ_ONLY),
-        ("WebFetch", "", Risk.READ_ONLY),
         ("createAlarm", "", Risk.WRITING),
-        ("apply_patch", "", Risk.WRITING),
-        ("run_linear_regression", "", Risk.WRITING),
         ("update_plan", "Permanently replaces the plan", Risk.DESTRUCTIVE),
-        ("delete_rows", "", Risk.DESTRUCTIVE),
         ("users_deletePhoto", "", Risk.DESTRUCTIVE),
-        ("mcp__github__merge_pull_request", "", Risk.DESTRUCTIVE),
         ("walmart.purchase", "", Risk.DESTRUCTIVE),
         ("Bash", "", Risk.DESTRUCTIVE),
-        ("exec_command", "", Risk.DESTRUCTIVE),
-        ("execute_sql", "", Risk.DESTRUCTIVE),
         ("janitor", "Deletes old files", Risk.DESTRUCTIVE),
         ("math.hcf", "Highest common factor", None),
-        ("", "", None),
     ],
 )
 def test_guesses(name: str, description: str, level: Risk | None) -> None:
@@ -43,10 +34,8 @@ def test_guesses(name: str, description: str, level: Risk | None) -> None:
         ({"readOnlyHint": True}, Risk.READ_ONLY),
         ({"readOnlyHint": False}, Risk.DESTRUCTIVE),
         ({"readOnlyHint": False, "destructiveHint": False}, Risk.WRITING),
-        ({"destructiveHint": True}, Risk.DESTRUCTIVE),
         ({"title": "Delete"}, Risk.READ_ONLY),
         ({"readOnlyHint": "yes"}, Risk.READ_ONLY),
-        ("read only", Risk.READ_ONLY),
     ],
 )
 @pytest.mark.parametrize("place", ["tool", "function"])

@@ -15,42 +15,34 @@ from tokenizers.pre_tokenizers import Sequence as Steps
 
 from router_service.apis.conversation import (
     Conversation,
-    Parameter,
+    Json,
     Role,
-    SchemaSummary,
     ToolCall,
     ToolSpec,
     Turn,
     parse_conversation,
 )
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.resources import ENTRY_BYTES, CacheCounts
+from router_service.core.resources import CacheCounts
 from router_service.predictor.packing import (
     CHARS_PER_TOKEN,
-    MEASURED_TOKENS,
     Extent,
     Packed,
     PackedView,
     PackedViewer,
     Packer,
     PackingSpec,
+    Part,
     TemplateSlot,
     signature,
-    type_expression,
 )
 
+LATEST, TOOLS, OTHERS = (
+    TemplateSlot.LATEST_USER,
+    TemplateSlot.TOOLS,
+    TemplateSlot.OTHER_TURNS,
+)
 WORDS = ["[UNK]", "[CLS]", "[SEP]"]
-
-
-def word_tokenizer(vocabulary: Sequence[str] = ()) -> Tokenizer:
-    """Return a tokenizer with one token per word or punctuation mark, and BERT's special tokens."""
-    names = list(dict.fromkeys([*WORDS, *vocabulary]))
-    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Steps([WhitespaceSplit(), Punctuation()])
-    tokenizer.add_special_tokens(WORDS)
-    return tokenizer
-
-
 TEXT = (
     "system : be brief ; book a table for 4 in Oslo now then call me assistant : sure tool : ok "
     "book _ table ( guests integer , city ? string | [ ] { } ) note none some old turn newest "
@@ -58,36 +50,56 @@ TEXT = (
 ).split()
 
 
-def words(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+def word_tokenizer() -> Tokenizer:
+    """Return a tokenizer with one token per word or punctuation mark, and BERT's special tokens."""
+    names = list(dict.fromkeys([*WORDS, *TEXT]))
+    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Steps([WhitespaceSplit(), Punctuation()])
+    tokenizer.add_special_tokens(WORDS)
+    return tokenizer
+
+
+def words(ids: Sequence[int]) -> str:
     """Return the words that token ids stand for."""
+    tokenizer = word_tokenizer()
     return " ".join(tokenizer.id_to_token(i) or "" for i in ids)
+
+
+def part_of(packed: Packed, slot: TemplateSlot) -> Part:
+    """Return one slot of a packed conversation."""
+    return next(part for part in packed.parts if part.slot is slot)
 
 
 def unpack(packed: Packed, slot: TemplateSlot) -> str:
     """Return one slot of a packed conversation as words."""
-    tokenizer = word_tokenizer(TEXT)
-    part = next(part for part in packed.parts if part.slot is slot)
-    return words(tokenizer, packed.token_ids[part.start : part.stop])
+    part = part_of(packed, slot)
+    return words(packed.token_ids[part.start : part.stop])
 
 
 def pack(conversation: Conversation, **spec: object) -> Packed:
     """Pack with a small window and one token per word."""
     budgets = {"budget_tokens": 64, "tool_budget_tokens": 20, **spec}
-    return Packer(PackingSpec.model_validate(budgets), word_tokenizer(TEXT)).pack(conversation)
+    return Packer(PackingSpec.model_validate(budgets), word_tokenizer()).pack(conversation)
 
 
+PARAMETERS = {
+    "type": "object",
+    "properties": {"guests": {"type": "integer"}, "city": {"type": "string"}},
+    "required": ["guests"],
+}
 BOOK = {
     "type": "function",
     "function": {
         "name": "book_table",
         "description": "never shown",
-        "parameters": {
-            "type": "object",
-            "properties": {"guests": {"type": "integer"}, "city": {"type": "string"}},
-            "required": ["guests"],
-        },
+        "parameters": PARAMETERS,
     },
 }
+
+
+def user(text: str) -> Json:
+    """Return a user's message."""
+    return {"role": "user", "content": text}
 
 
 def booking(*messages: object, tools: int = 1) -> Conversation:
@@ -96,193 +108,121 @@ def booking(*messages: object, tools: int = 1) -> Conversation:
 
 
 SYSTEM = {"role": "system", "content": "be brief"}
-ASK = {"role": "user", "content": "book a table for 4 in Oslo"}
+ASK = user("book a table for 4 in Oslo")
+TURNS = [user(f"turn {i}") for i in range(30)]
 
 
 def test_small_request_packs_into_these_tokens() -> None:
     """A small request packs into exactly these tokens."""
     packed = pack(booking(SYSTEM, ASK))
-    assert words(word_tokenizer(TEXT), packed.token_ids) == (
+    assert words(packed.token_ids) == (
         "[CLS] 9 , 1 , 2 [SEP] book a table for 4 in Oslo [SEP] "
         "book _ table ( guests : integer , city ? : string ) ; [SEP] system : be brief ; [SEP]"
     )
 
 
-def test_packing_does_not_depend_on_earlier_requests(shipped_tokenizer: Tokenizer) -> None:
-    """With the shipped tokenizer, equal conversations pack into equal tokens."""
-    packer = Packer(PackingSpec(), shipped_tokenizer)
-    first = packer.pack(booking(SYSTEM, ASK))
-    packer.pack(booking(ASK, tools=30))
-    assert packer.pack(booking(SYSTEM, ASK)) == first
-    assert words(shipped_tokenizer, first.token_ids[:8]) == "[CLS] 9 , 1 , 2 [SEP] book"
+CALLED = {"role": "assistant", "tool_calls": [{"function": {"name": "book", "arguments": "now"}}]}
+LOOP = booking(user("old turn"), ASK, CALLED, {"role": "tool", "content": "ok"})
+PARALLEL = (ToolCall("book", "now"), ToolCall("call", "me"))
+LONG = booking(user("book " * 50))
+BLANK = ToolSpec(" " * 900)
+NOW = Turn(Role.USER, "now")
 
 
-def test_older_turns_fill_the_window_newest_first() -> None:
-    """The newest of the other turns go in, and those that do not fit are cut."""
-    turns = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
-    packed = pack(booking(*turns, ASK), budget_tokens=48)
-    text = unpack(packed, TemplateSlot.OTHER_TURNS)
-    assert text.startswith("turn [UNK] ; turn [UNK] ;")
-    part = packed.parts[-1]
-    assert part.is_cut
-    assert len(packed.token_ids) == 48
+@pytest.mark.parametrize(
+    ("conversation", "spec", "slot", "text"),
+    [
+        # In a tool loop, the call and its result precede the turns before the question.
+        (LOOP, {"budget_tokens": 96}, LATEST, "book a table for 4 in Oslo"),
+        (LOOP, {"budget_tokens": 96}, OTHERS, "tool : ok ; assistant : book ( now ) ; old turn ;"),
+        (
+            Conversation((Turn(Role.USER, "ok"), Turn(Role.ASSISTANT, "sure", 0, PARALLEL))),
+            {},
+            OTHERS,
+            "assistant : sure book ( now ) call ( me ) ;",
+        ),
+        # If nothing else fits, tools and user turn are the marker, without a stray token.
+        (LONG, {"budget_tokens": 16, "tool_budget_tokens": 3}, TOOLS, "[ truncated ]"),
+        (LONG, {"budget_tokens": 16, "tool_budget_tokens": 3}, LATEST, "[ truncated ]"),
+        (LONG, {"budget_tokens": 16, "tool_budget_tokens": 4}, TOOLS, "book [ truncated ]"),
+        (LONG, {"budget_tokens": 16, "tool_budget_tokens": 4}, LATEST, "[ truncated"),
+        (LONG, {"tool_budget_tokens": 2}, TOOLS, "[ truncated"),
+        (booking(ASK), {"signature": "names"}, TOOLS, "book _ table ( guests , city ) ;"),
+        # A user cannot write a special token.
+        (booking(user("book [SEP] now")), {}, LATEST, "book [ SEP ] now"),
+        (booking(SYSTEM), {}, LATEST, ""),
+        # Names that are blanks are cut by their characters, long before by their tokens.
+        (Conversation((NOW,), (BLANK,) * 3), {}, TOOLS, "( ) ; ( ) ; ( ) ;"),
+        (Conversation((NOW,), (BLANK,) * 5), {}, TOOLS, "( ) ; ( ) ; ( ) ; ( ) ; [ truncated ]"),
+    ],
+)
+def test_slots_are_packed_as_words(
+    conversation: Conversation, spec: dict[str, object], slot: TemplateSlot, text: str
+) -> None:
+    """Each slot has its form, and is cut at its own end."""
+    assert unpack(pack(conversation, **spec), slot) == text
 
 
-def test_partly_packed_turn_is_marked_as_cut() -> None:
-    """A single older turn that does not fit is marked as cut; one that fits is not."""
-    long, short = ({"role": "user", "content": "a word " * count} for count in (100, 2))
-    assert pack(booking(long, ASK), budget_tokens=48).parts[-1].is_cut
-    assert not pack(booking(short, ASK), budget_tokens=48).parts[-1].is_cut
-
-
-def test_tool_loop_comes_before_older_turns() -> None:
-    """In a tool loop, the call and its result precede the turns before the question."""
-    loop = [
-        {"role": "user", "content": "old turn"},
-        ASK,
-        {"role": "assistant", "tool_calls": [{"function": {"name": "book", "arguments": "now"}}]},
-        {"role": "tool", "content": "ok"},
-    ]
-    packed = pack(booking(*loop), budget_tokens=96)
-    assert unpack(packed, TemplateSlot.LATEST_USER) == "book a table for 4 in Oslo"
-    assert unpack(packed, TemplateSlot.OTHER_TURNS) == (
-        "tool : ok ; assistant : book ( now ) ; old turn ;"
-    )
+@pytest.mark.parametrize("budget_tokens", [44, 47, 48])
+def test_older_turns_fill_the_window_newest_first(budget_tokens: int) -> None:
+    """The newest of the other turns go in, and one that fits only in part as far as it fits."""
+    packed = pack(booking(*TURNS, ASK), budget_tokens=budget_tokens)
+    assert unpack(packed, OTHERS).startswith("turn [UNK] ; turn [UNK] ;")
+    assert packed.parts[-1].is_cut
+    assert len(packed.token_ids) == budget_tokens
 
 
 def test_tools_beyond_their_cap_are_cut_and_marked() -> None:
     """Signatures beyond their cap are cut, and end with the marker."""
-    packed = pack(booking(ASK, tools=9))
-    text = unpack(packed, TemplateSlot.TOOLS)
+    text = unpack(pack(booking(ASK, tools=9)), TOOLS)
     assert len(text.split()) == 20
     assert text.endswith("[ truncated ]")
 
 
 def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
-    """The latest user turn is cut in its middle, and the tools keep their room."""
-    words = " ".join(["book", *["some"] * 500, "now"])
-    packed = pack(booking({"role": "user", "content": words}))
-    text = unpack(packed, TemplateSlot.LATEST_USER)
-    assert text.startswith("book some")
-    assert text.endswith("some now")
-    assert "[ truncated ]" in text
-    assert unpack(packed, TemplateSlot.TOOLS).startswith("book _ table ( guests : integer")
+    """The latest user turn is cut in its middle, in equal shares; the tools keep their room."""
+    packed = pack(booking(user("book " * 300 + "now " * 300)))
+    head, _, tail = unpack(packed, LATEST).partition(" [ truncated ] ")
+    assert {*head.split()} == {"book"}
+    assert {*tail.split()} == {"now"}
+    assert len(head.split()) - len(tail.split()) in {0, 1}
+    assert unpack(packed, TOOLS).startswith("book _ table ( guests : integer")
     assert len(packed.token_ids) == 64
 
 
 def test_text_that_fits_exactly_is_not_cut() -> None:
     """Tools, the user turn and an older turn are complete if their last token still fits."""
-    fitting, cut = (pack(booking(ASK), tool_budget_tokens=cap).parts for cap in (14, 13))
-    tools = [next(part for part in parts if part.slot == "tools") for parts in (fitting, cut)]
-    assert [(part.is_cut, part.stop - part.start) for part in tools] == [(False, 14), (True, 13)]
+    for cap, is_cut in ((14, False), (13, True)):
+        tools = part_of(pack(booking(ASK), tool_budget_tokens=cap), TOOLS)
+        assert (tools.is_cut, tools.stop - tools.start) == (is_cut, cap)
     left = 64 - len(pack(Conversation((Turn(Role.USER, ""),))).token_ids)
-    for words, is_cut in ((left, False), (left + 1, True)):
-        packed = pack(Conversation((Turn(Role.USER, "a " * words),)))
-        user = next(part for part in packed.parts if part.slot == "latest_user")
+    for count, is_cut in ((left, False), (left + 1, True)):
+        user = part_of(pack(Conversation((Turn(Role.USER, "a " * count),))), LATEST)
         assert (user.is_cut, bool(user.marker)) == (is_cut, is_cut)
         # An older turn ends with ";".
-        old = Turn(Role.USER, "a " * (words - 1)), Turn(Role.USER, "")
+        old = Turn(Role.USER, "a " * (count - 1)), Turn(Role.USER, "")
         assert pack(Conversation(old)).parts[-1].is_cut is is_cut
-
-
-def test_long_user_turn_keeps_as_much_of_both_ends() -> None:
-    """The beginning and the end of a long turn get equal shares of the window."""
-    text = "book " * 100 + "now " * 100
-    packed = pack(Conversation((Turn(Role.USER, text),)))
-    head, _, tail = unpack(packed, TemplateSlot.LATEST_USER).partition(" [ truncated ] ")
-    assert len(head.split()) - len(tail.split()) in {0, 1}
-
-
-def test_spec_decides_how_signatures_are_packed() -> None:
-    """With `names`, a tool's parameters are packed without their types."""
-    packed = pack(booking(ASK), signature="names")
-    assert unpack(packed, TemplateSlot.TOOLS) == "book _ table ( guests , city ) ;"
-
-
-def test_calls_of_a_turn_are_separated_by_blanks() -> None:
-    """Parallel calls follow the text of their turn, one after another."""
-    calls = ToolCall("book", "now"), ToolCall("call", "me")
-    turns = Turn(Role.USER, "ok"), Turn(Role.ASSISTANT, "sure", tool_calls=calls)
-    packed = pack(Conversation(turns))
-    assert unpack(packed, TemplateSlot.OTHER_TURNS) == (
-        "assistant : sure book ( now ) call ( me ) ;"
-    )
-
-
-def test_type_of_an_object_lists_its_properties() -> None:
-    """The properties of an object are separated by commas."""
-    number = SchemaSummary("number")
-    pair = tuple(Parameter(name, number, required=True) for name in ("lat", "lon"))
-    assert type_expression(SchemaSummary("object", properties=pair)) == "{lat: number, lon: number}"
-
-
-def test_long_turn_of_long_words_fills_the_window() -> None:
-    """Enough of both ends of a long text is kept to fill the window, even if words are long."""
-    text = " ".join(["book", *["description"] * 500, "now"])
-    packed = pack(booking({"role": "user", "content": text}))
-    user = unpack(packed, TemplateSlot.LATEST_USER)
-    assert (user.startswith("book"), user.endswith("now")) == (True, True)
-    assert "[ truncated ]" in user
-    assert len(packed.token_ids) == 64
-
-
-def test_only_the_marker_is_shown_if_nothing_else_fits() -> None:
-    """If only the marker fits, tools and user turn are the marker, without a stray token."""
-    text = {"role": "user", "content": "book " * 50}
-    packed = pack(booking(text), budget_tokens=16, tool_budget_tokens=3)
-    assert unpack(packed, TemplateSlot.TOOLS) == "[ truncated ]"
-    assert unpack(packed, TemplateSlot.LATEST_USER) == "[ truncated ]"
-    packed = pack(booking(text), budget_tokens=16, tool_budget_tokens=4)
-    assert unpack(packed, TemplateSlot.TOOLS) == "book [ truncated ]"
-    assert unpack(packed, TemplateSlot.LATEST_USER) == "[ truncated"
-    assert unpack(pack(booking(text), tool_budget_tokens=2), TemplateSlot.TOOLS) == "[ truncated"
-
-
-def test_slot_of_the_user_turn_is_empty_without_a_user_turn() -> None:
-    """A conversation without a user turn has no tokens in the user turn's slot."""
-    assert unpack(pack(booking(SYSTEM)), TemplateSlot.LATEST_USER) == ""
-
-
-@pytest.mark.parametrize("budget_tokens", range(44, 50))
-def test_old_turns_fill_the_window_to_the_last_token(budget_tokens: int) -> None:
-    """A turn that fits only in part goes in as far as it fits, even if one token is left."""
-    turns = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
-    assert len(pack(booking(*turns, ASK), budget_tokens=budget_tokens).token_ids) == budget_tokens
 
 
 @pytest.mark.parametrize(("extra", "is_cut"), [(0, False), (1, True)])
 def test_turn_is_cut_beyond_its_characters(extra: int, is_cut: bool) -> None:
     """16 characters are read for each token that is left; one more marks a turn as cut."""
-    now = Turn(Role.USER, "now")
-    left = 64 - len(pack(Conversation((now,))).token_ids)
+    left = 64 - len(pack(Conversation((NOW,))).token_ids)
     blanks = " " * (left * CHARS_PER_TOKEN - len("x  ; ") + extra)
-    packed = pack(Conversation((Turn(Role.USER, f"x{blanks}"), now)))
+    packed = pack(Conversation((Turn(Role.USER, f"x{blanks}"), NOW)))
     assert packed.parts[-1].is_cut is is_cut
     left += 1  # without the token of "now"
     blanks = " " * (left * CHARS_PER_TOKEN - 1 + extra)
     packed = pack(Conversation((Turn(Role.USER, f"x{blanks}"),)))
-    assert unpack(packed, TemplateSlot.LATEST_USER) == "[UNK]"
-    latest = next(part for part in packed.parts if part.slot is TemplateSlot.LATEST_USER)
-    assert latest.is_cut is is_cut
-
-
-def test_characters_of_tools_without_words_are_limited() -> None:
-    """Tools whose names are blanks are cut by their characters, long before by their tokens."""
-
-    def tools(count: int) -> Packed:
-        blank = ToolSpec(" " * 900)
-        return pack(Conversation((Turn(Role.USER, "now"),), (blank,) * count))
-
-    few, many = (unpack(tools(count), TemplateSlot.TOOLS) for count in (3, 5))
-    assert few == "( ) ; ( ) ; ( ) ;"
-    assert many.endswith("[ truncated ]")
+    assert unpack(packed, LATEST) == "[UNK]"
+    assert part_of(packed, LATEST).is_cut is is_cut
 
 
 @pytest.mark.parametrize("is_bert", [True, False])
 def test_repeated_texts_are_tokenized_once(shipped_tokenizer: Tokenizer, is_bert: bool) -> None:
     """Packing the next request of a conversation looks up all earlier turns and all tools."""
-    packer = Packer(PackingSpec(), shipped_tokenizer if is_bert else word_tokenizer(TEXT))
-    turns = Turn(Role.SYSTEM, "be brief"), Turn(Role.USER, "book a table"), Turn(Role.USER, "now")
+    packer = Packer(PackingSpec(), shipped_tokenizer if is_bert else word_tokenizer())
+    turns = Turn(Role.SYSTEM, "be brief"), Turn(Role.USER, "book a table"), NOW
     tools = ToolSpec("book"), ToolSpec("call")
     packer.pack(Conversation(turns, tools))
     packer.pack(Conversation((*turns[:2], Turn(Role.TOOL, "ok"), turns[2]), tools))
@@ -291,62 +231,28 @@ def test_repeated_texts_are_tokenized_once(shipped_tokenizer: Tokenizer, is_bert
     assert packer.caches["turns"].counts == CacheCounts(hits=3, misses=4)
 
 
-def test_cached_text_is_counted_by_its_memory() -> None:
-    """A cached text takes 4 bytes for each character and 8 for each of its tokens."""
-    packer = Packer(PackingSpec(), word_tokenizer(TEXT))
-    packer.pack(Conversation((Turn(Role.USER, "book a table"),)))
-    used_bytes = packer.caches["turns"].size_bytes
-    assert used_bytes == ENTRY_BYTES + 4 * len("book a table") + 8 * 3
-
-
-def test_separator_in_a_user_text_is_text() -> None:
-    """A user cannot write a special token: `[SEP]` in a turn is not the separator."""
-    packed = pack(booking({"role": "user", "content": "book [SEP] now"}))
-    assert unpack(packed, TemplateSlot.LATEST_USER) == "book [ SEP ] now"
-
-
 @pytest.mark.parametrize(
-    "messages",
-    [
-        [SYSTEM],
-        [{"role": "user", "content": ""}],
-        [{"role": "user"}],
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-        [{"role": "assistant", "content": None}],
-        [7],
-    ],
+    "messages", [[{"role": "user"}], [{"role": "assistant", "content": None}], [7]]
 )
 def test_tools_are_packed_without_user_text(messages: list[object]) -> None:
     """Without a user turn, or without any text, the tools are still packed."""
-    assert unpack(pack(booking(*messages)), TemplateSlot.TOOLS).startswith("book _ table")
+    assert unpack(pack(booking(*messages)), TOOLS).startswith("book _ table")
 
 
 def test_signature_styles() -> None:
     """A signature shows names with types, optional marks, enums, arrays and nesting; or names."""
-    tool = parse_conversation(
-        {
-            "messages": [ASK],
-            "tools": [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": "f",
-                        "parameters": {
-                            "required": ["a"],
-                            "properties": {
-                                "a": {"enum": ["x", "y"]},
-                                "b": {"type": "array", "items": {"type": "number"}},
-                                "c": {"type": "object", "properties": {"d": {"type": "string"}}},
-                                "e": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-                            },
-                        },
-                    },
-                }
-            ],
-        }
-    ).tools[0]
-    assert signature(tool) == "f(a: x|y, b?: number[], c?: {d: string}, e?: integer|null)"
-    assert signature(tool, "names") == "f(a, b, c, e)"
+    number, text = {"type": "number"}, {"type": "string"}
+    properties = {
+        "a": {"enum": ["x", "y"]},
+        "b": {"type": "array", "items": number},
+        "c": {"type": "object", "properties": {"d": text, "e": number}},
+        "f": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    }
+    function = {"name": "f", "parameters": {"required": ["a"], "properties": properties}}
+    tool = parse_conversation({"messages": [ASK], "functions": [function]}).tools[0]
+    shown = "f(a: x|y, b?: number[], c?: {d: string, e: number}, f?: integer|null)"
+    assert signature(tool) == shown
+    assert signature(tool, "names") == "f(a, b, c, f)"
 
 
 @pytest.mark.parametrize(
@@ -365,13 +271,12 @@ def test_invalid_packing_specs_are_refused(spec: dict[str, object]) -> None:
         PackingSpec.model_validate(spec)
 
 
+calls = st.lists(st.builds(ToolCall, st.text(max_size=9), st.text(max_size=60)), max_size=2)
 turns = st.builds(
     Turn,
     role=st.sampled_from(Role),
     text=st.text(max_size=200) | st.sampled_from(["word " * 400, "x" * 5000]),
-    tool_calls=st.lists(
-        st.builds(ToolCall, st.text(max_size=9), st.text(max_size=60)), max_size=2
-    ).map(tuple),
+    tool_calls=calls.map(tuple),
 )
 
 
@@ -389,15 +294,14 @@ def test_packing_never_exceeds_the_window(
     assert edges[-1] <= len(packed.token_ids)
 
 
-@pytest.mark.parametrize("blank", [" ", ", ", "."])
+@pytest.mark.parametrize("blank", [" ", "."])
 def test_long_turns_pack_as_if_tokenized_whole(shipped_tokenizer: Tokenizer, blank: str) -> None:
     """In any window, the first tokens of a long turn go in, and the turn is marked as cut."""
     text = blank.join(f"word{number}" for number in range(2000))
     long, packer = {"role": "system", "content": text}, Packer(PackingSpec(), shipped_tokenizer)
     whole = shipped_tokenizer.encode(f"system: {text}", add_special_tokens=False).ids
-    for length in (1, 40, 100):
-        ask = {"role": "user", "content": "book " * length}
-        packed = packer.pack(booking(long, ask, tools=0))
+    for length in (1, 100):
+        packed = packer.pack(booking(long, user("book " * length), tools=0))
         other = packed.parts[-1]
         assert list(packed.token_ids[other.start : other.stop]) == whole[: other.stop - other.start]
         assert (other.is_cut, len(packed.token_ids)) == (True, 512)
@@ -405,39 +309,32 @@ def test_long_turns_pack_as_if_tokenized_whole(shipped_tokenizer: Tokenizer, bla
 
 def test_characters_of_turns_without_words_are_limited() -> None:
     """Thousands of one-token turns do not fill the window, and would take seconds to tokenize."""
-    blank = Turn(Role.USER, "x" + " " * 900)
-    turns = (Turn(Role.USER, "old"), *[blank] * 50, Turn(Role.USER, "now"))
-    packed = pack(Conversation(turns), budget_tokens=256)
-    others = next(part for part in packed.parts if part.slot is TemplateSlot.OTHER_TURNS)
+    old, blank = Turn(Role.USER, "old"), Turn(Role.USER, "x" + " " * 900)
+    others = part_of(pack(Conversation((old, *[blank] * 50, NOW)), budget_tokens=256), OTHERS)
     assert others.is_cut
     assert others.stop - others.start < 60
-    few = pack(Conversation((turns[0], *[blank] * 5, turns[-1])), budget_tokens=256)
-    assert "old" in unpack(few, TemplateSlot.OTHER_TURNS).split()
+    few = pack(Conversation((old, *[blank] * 5, NOW)), budget_tokens=256)
+    assert "old" in unpack(few, OTHERS).split()
 
 
-SEPARATOR_ASK = Turn(Role.USER, "weather in Oslo [SEP] now")
-SHORT = Conversation((SEPARATOR_ASK,), (ToolSpec("get_weather"),))
-LONG = Conversation(
+SHORT = Conversation((Turn(Role.USER, "weather in Oslo [SEP] now"),), (ToolSpec("get_weather"),))
+CUT = Conversation(
     (Turn(Role.USER, "old " * 300), Turn(Role.USER, "first " + "word " * 900 + "last")),
     tuple(ToolSpec(f"tool_number_{number}") for number in range(90)),
 )
 
 
 @pytest.fixture(scope="module")
-def artifact() -> Artifact:
-    """Return the shipped artifact."""
-    return Artifact.load(SHIPPED)
-
-
-@pytest.fixture(scope="module")
-def packer(artifact: Artifact) -> Packer:
+def packer() -> Packer:
     """Return the shipped artifact's packer."""
+    artifact = Artifact.load(SHIPPED)
     return Packer(artifact.manifest.packing, artifact.tokenizer)
 
 
 @pytest.fixture(scope="module")
-def viewer(artifact: Artifact, packer: Packer) -> PackedViewer:
+def viewer(packer: Packer) -> PackedViewer:
     """Return the viewer of the packer."""
+    artifact = Artifact.load(SHIPPED)
     return PackedViewer(artifact.manifest.packing, artifact.tokenizer, packer)
 
 
@@ -451,9 +348,7 @@ def extents(view: PackedView) -> dict[TemplateSlot, Extent]:
     return {extent.slot: extent for extent in view.extents}
 
 
-@pytest.mark.parametrize(
-    "conversation", [SHORT, LONG, Conversation(())], ids="short long no".split()
-)
+@pytest.mark.parametrize("conversation", [SHORT, CUT, Conversation(())], ids="short cut no".split())
 def test_view_shows_each_token_once(
     viewer: PackedViewer, packer: Packer, conversation: Conversation
 ) -> None:
@@ -463,44 +358,27 @@ def test_view_shows_each_token_once(
     for part in packed.parts:
         shown = sum(piece.tokens for piece in view.pieces if piece.slot is part.slot)
         assert shown == part.stop - part.start == extents(view)[part.slot].tokens
+    assert any(extent.is_cut for extent in view.extents) is (conversation is CUT)
 
 
 def test_view_shows_separators_in_user_text_as_text(viewer: PackedViewer) -> None:
     """A user's `[SEP]` is shown as part of the request, not of the template."""
     view = viewer.view(SHORT)
-    assert text_of(view, TemplateSlot.LATEST_USER) == "weather in oslo [ sep ] now"
+    assert text_of(view, LATEST) == "weather in oslo [ sep ] now"
     marks = "".join(piece.text for piece in view.pieces if piece.slot is None)
     assert marks == "[CLS][SEP][SEP][SEP][SEP]"
 
 
-def test_view_of_a_short_request_is_not_cut(viewer: PackedViewer) -> None:
-    """All parts of a short request are complete."""
-    assert not any(extent.is_cut for extent in viewer.view(SHORT).extents)
-
-
 def test_view_shows_what_was_cut(viewer: PackedViewer, packer: Packer) -> None:
     """The view of a long request has both ends of the last turn, the markers, and full lengths."""
-    view = viewer.view(LONG)
-    user = text_of(view, TemplateSlot.LATEST_USER)
-    assert user.startswith("first word")
-    assert user.endswith("word last")
-    cut = {piece.slot for piece in view.pieces if piece.is_cut_mark}
-    assert cut == {TemplateSlot.LATEST_USER, TemplateSlot.TOOLS}
+    view = viewer.view(CUT)
+    user = text_of(view, LATEST)
+    assert (user.startswith("first word"), user.endswith("word last")) == (True, True)
+    assert {piece.slot for piece in view.pieces if piece.is_cut_mark} == {LATEST, TOOLS}
     found = extents(view)
-    assert found[TemplateSlot.LATEST_USER].whole_tokens == 902
-    assert (
-        found[TemplateSlot.OTHER_TURNS].tokens,
-        found[TemplateSlot.OTHER_TURNS].whole_tokens,
-    ) == (0, 301)
-    assert found[TemplateSlot.TOOLS].tokens == 100 < found[TemplateSlot.TOOLS].whole_tokens
+    assert found[LATEST].whole_tokens == 902
+    assert (found[OTHERS].tokens, found[OTHERS].whole_tokens) == (0, 301)
+    assert found[TOOLS].tokens == 100 < found[TOOLS].whole_tokens
     assert not any(extent.at_least for extent in view.extents)
-    assert tuple(view.features.values()) == packer.pack(LONG).features
+    assert tuple(view.features.values()) == packer.pack(CUT).features
     assert view.tokens == view.budget_tokens == 512
-
-
-def test_view_measures_only_up_to_a_window(viewer: PackedViewer) -> None:
-    """The length of a text beyond the measured window is a lower bound."""
-    endless = Conversation((Turn(Role.USER, "word " * 8 * MEASURED_TOKENS),))
-    user = extents(viewer.view(endless))[TemplateSlot.LATEST_USER]
-    assert user.at_least
-    assert user.whole_tokens < MEASURED_TOKENS

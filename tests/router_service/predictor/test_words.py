@@ -58,13 +58,6 @@ def test_number_of_words_is_limited(tokenizer: Tokenizer) -> None:
         assert words.known <= MAX_WORDS
 
 
-def test_long_words_are_not_remembered(tokenizer: Tokenizer) -> None:
-    """A word takes little memory, however long it is."""
-    words = WordTokenizer(tokenizer)
-    words.encode(f"book {LONG}")
-    assert words.known == 1
-
-
 @pytest.mark.parametrize("missing", ["normalizer", "pre_tokenizer", "model"])
 def test_other_tokenizers_get_whole_texts(shipped_tokenizer: Tokenizer, missing: str) -> None:
     """A tokenizer is not known to tokenize words separately if one part is not BERT's."""
