@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import DataError
 from switchcraft_training.datasets import confetti
 from tests.training.datasets.published import calls_of, messages_of, read
 
@@ -126,14 +125,6 @@ def test_earlier_turns_are_read_in_both_formats(called: list[Json], tmp_path: Pa
     ]
 
 
-def test_json_result_becomes_text(tmp_path: Path) -> None:
-    """Converse's results may be JSON objects."""
-    result = {"toolResult": {"toolUseId": "x", "content": [{"json": {"flights": []}}]}}
-    root = write(tmp_path, turn(0, ASK, CONVERSE[0], {"role": "user", "content": [result]}))
-    [judged], _ = read(confetti.read_source, root)
-    assert messages_of(judged)[-1] == 'tool: {"flights":[]}'
-
-
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
@@ -169,22 +160,3 @@ def test_invalid_accepted_answer_is_an_error(truth: Json, reason: str, tmp_path:
     rows, [fault] = read(confetti.read_source, write(tmp_path, turn(0, ASK), truth=truth))
     assert rows == []
     assert reason in fault
-
-
-def test_missing_accepted_answer_is_an_error(tmp_path: Path) -> None:
-    """The error names the turn's id."""
-    root = write(tmp_path, turn(0, ASK))
-    with (root / "data" / confetti.FILE).open("a") as file:
-        file.write("\n" + json.dumps(turn(7, ASK)))
-    _, [fault] = read(confetti.read_source, root)
-    assert fault == "2: ValueError: there is no accepted answer to 'conversationsclean_7'"
-
-
-def test_missing_file_of_accepted_answers_is_an_error(tmp_path: Path) -> None:
-    """The error names the missing file."""
-    root = write(tmp_path, turn(0, ASK))
-    (root / "data" / "possible_answer" / confetti.FILE).unlink()
-    with pytest.raises(
-        DataError, match=r"possible_answer/BFCL_v2_conversationsclean\.json: cannot"
-    ):
-        read(confetti.read_source, root)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import DataError
 from switchcraft_training.datasets import glaive
 from switchcraft_training.records import Judged
 from tests.training.datasets.published import calls_of, messages_of, read, write_array
@@ -17,7 +16,6 @@ OFFERS = (
     "SYSTEM: You are a helpful assistant with access to the following functions. "
     "Use them if required -\n"
 )
-OFFERS_NONE = "SYSTEM: You are a helpful assistant, with no access to any external functions.\n"
 END = " <|endoftext|>\n\n\n"
 
 
@@ -100,30 +98,6 @@ def test_each_turn_with_calls_is_an_example(tmp_path: Path) -> None:
     assert first.example.tool_names == ("note", "get_current_time")
 
 
-def test_conversation_without_functions_or_calls_has_no_examples(tmp_path: Path) -> None:
-    """Neither is an error, because the dataset has many of both."""
-    chat = user_turn("Hi.") + assistant_turn("Hello.")
-    system = (OFFERS_NONE, SYSTEM)
-    path = write_array(tmp_path / "g.json", *({"system": s, "chat": chat} for s in system))
-    with_one = {"system": SYSTEM, "chat": user_turn("Hi.") + call_turn("get_current_time", "'{}'")}
-    assert read(glaive.read_source, path) == ([], [])
-    write_array(path, {"system": OFFERS_NONE, "chat": chat}, with_one)
-    assert len(read(glaive.read_source, path)[0]) == 1
-
-
-def test_file_of_json_lines_is_read(tmp_path: Path) -> None:
-    """A conversation's id depends neither on the file's layout nor on its position in the file."""
-    conversation = {
-        "system": SYSTEM,
-        "chat": user_turn("Hi.") + call_turn("get_current_time", "'{}'"),
-    }
-    other = {"system": OFFERS_NONE, "chat": user_turn("Hi.") + assistant_turn("Hello.")}
-    lines = tmp_path / "lines.json"
-    lines.write_text("\n".join(map(json.dumps, (other, conversation))))
-    array = write_array(tmp_path / "array.json", conversation)
-    assert read(glaive.read_source, lines) == read(glaive.read_source, array)
-
-
 @pytest.mark.parametrize(
     ("written", "arguments"),
     [
@@ -174,29 +148,10 @@ def test_rows_with_broken_calls_are_set_aside(turn: str, reason: str, tmp_path: 
     assert reason in fault
 
 
-def test_two_functions_with_one_name_are_set_aside(tmp_path: Path) -> None:
-    """338 published rows define one name twice, differently; a call could mean either."""
-    system = OFFERS + function("f", (), a=STRING) + "\n" + function("f", (), b=STRING)
-    chat = user_turn("Hi.") + call_turn("f", "'{}'")
-    rows, faults = read(
-        glaive.read_source, write_array(tmp_path / "g.json", {"system": system, "chat": chat})
-    )
-    assert rows == []
-    assert "two different functions have the name 'f'" in faults[0]
-
-
 @pytest.mark.parametrize("written", ["None", "null", "'{}'", "''", "'None'", "{}"])
 def test_placeholder_for_arguments_is_an_empty_object(written: str, tmp_path: Path) -> None:
     """The paper's first cleaning step: a call with `None` as arguments has no arguments."""
     [judged] = read_chat(tmp_path, user_turn("When?") + call_turn("get_current_time", written))
-    assert calls_of(judged) == [("get_current_time", {})]
-
-
-def test_call_without_arguments_is_read(tmp_path: Path) -> None:
-    """A call with only a name has no arguments."""
-    [judged] = read_chat(
-        tmp_path, user_turn("When?") + assistant_turn('<functioncall> {"name": "get_current_time"}')
-    )
     assert calls_of(judged) == [("get_current_time", {})]
 
 
@@ -237,14 +192,6 @@ def test_consecutive_assistant_turns_are_joined(tmp_path: Path) -> None:
         "tool: 1",
         "tool: 2",
     ]
-
-
-def test_function_without_parameters_has_empty_schema(tmp_path: Path) -> None:
-    """Its schema is that of an empty object."""
-    bare = json.dumps({"name": "ping", "description": "Ping.", "parameters": {}})
-    [judged] = read_chat(tmp_path, user_turn("Ping.") + call_turn("ping", "'{}'"), OFFERS + bare)
-    [tool] = judged.example.request["tools"]
-    assert tool["function"]["parameters"] == {"type": "object", "properties": {}}
 
 
 GOOD = {"system": SYSTEM, "chat": user_turn("Hi.") + call_turn("get_current_time", "'{}'")}
@@ -295,10 +242,3 @@ def test_invalid_conversation_gives_one_error_and_no_examples(
     assert len(rows) == 1
     assert fault.startswith("1: row 1 of the array: ")
     assert reason in fault
-
-
-def test_first_error_stops_reading_without_handler(tmp_path: Path) -> None:
-    """By default, readers raise the first error."""
-    path = write_array(tmp_path / "g.json", GOOD | {"chat": "Hi."}, GOOD)
-    with pytest.raises(DataError, match="row 1 of the array: ValueError: the chat does not start"):
-        list(glaive.read_source(path))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import DataError
 from switchcraft_training.datasets import hermes
 from tests.training.datasets.published import calls_of, messages_of, read, write_array
 
@@ -133,37 +132,6 @@ def test_calls_in_every_published_form_are_read(call: str, tmp_path: Path) -> No
     assert calls_of(judged) == [("extract", {"names": ["it's"]})]
 
 
-def test_conversation_without_calls_has_no_examples(tmp_path: Path) -> None:
-    """A turn without calls gives neither an example nor an error."""
-    assert read(hermes.read_source, write_array(tmp_path / SINGLE, row(ASK, ("gpt", "No.")))) == (
-        [],
-        [],
-    )
-
-
-@pytest.mark.parametrize("tools", [None, "null", "[]", " null\n"])
-def test_rows_whose_tools_are_null_have_them_in_the_system_text(
-    tools: str | None, tmp_path: Path
-) -> None:
-    """865 published rows have `"tools": "null"`, and 61 have `"[]"`."""
-    published = row(ASK, ("gpt", CALL), in_system=True) | {"tools": tools}
-    [judged], faults = read(hermes.read_source, write_array(tmp_path / MULTI, published))
-    assert faults == []
-    assert judged.example.tool_names == ("find_flights", "extract")
-
-
-@pytest.mark.parametrize("block", ["", "<tools>None</tools>", "<tools>null</tools>"])
-def test_rows_without_tools_and_calls_have_nothing_to_judge(block: str, tmp_path: Path) -> None:
-    """They are no failures; with a call, the tools that it needs are missing."""
-    said = [{"from": who, "value": text} for who, text in (("system", block), ("human", "Hi."))]
-    plain = {"id": "u", "tools": "null", "conversations": [*said, {"from": "gpt", "value": "Hi."}]}
-    assert read(hermes.read_source, write_array(tmp_path / MULTI, plain)) == ([], [])
-    calling = plain | {"conversations": [*said, {"from": "gpt", "value": CALL}]}
-    rows, [fault] = read(hermes.read_source, write_array(tmp_path / MULTI, calling))
-    assert rows == []
-    assert "there are no tools" in fault
-
-
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -196,10 +164,3 @@ def test_invalid_conversation_gives_one_error_and_no_examples(
     assert len(rows) == 1
     assert fault.startswith("1: row 1 of the array: ")
     assert reason in fault
-
-
-def test_missing_subset_is_an_error(tmp_path: Path) -> None:
-    """The error names the missing file; a single subset can be read by its file."""
-    write_array(tmp_path / SINGLE, row(ASK, ("gpt", CALL)))
-    with pytest.raises(DataError, match=r"func-calling\.json: cannot be read"):
-        read(hermes.read_source, tmp_path)

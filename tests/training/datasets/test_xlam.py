@@ -69,21 +69,6 @@ def test_row_becomes_request_with_json_schema_tools(tmp_path: Path) -> None:
     assert ping["parameters"] == {"type": "object", "properties": {}, "required": []}
 
 
-def test_parallel_calls_stay_together(tmp_path: Path) -> None:
-    """A row with several answers expects all of them, including one without arguments."""
-    answers = [{"name": "ping", "arguments": {}}, {"name": "ping", "arguments": {}}]
-    path = write_array(tmp_path / "renamed.json", row(0, answers))
-    [judged], _ = read(xlam.read_source, path)
-    assert calls_of(judged) == [("ping", {}), ("ping", {})]
-
-
-def test_duplicate_tool_is_offered_once(tmp_path: Path) -> None:
-    """Two equal definitions become one tool."""
-    path = write_array(tmp_path / "x.json", row(0, [], [NOTHING, NOTHING]))
-    [judged], _ = read(xlam.read_source, path)
-    assert judged.example.tool_names == ("ping",)
-
-
 def test_required_field_decides(tmp_path: Path) -> None:
     """The field `required` of a parameter takes precedence over its type."""
     parameters = {
