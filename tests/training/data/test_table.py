@@ -64,21 +64,6 @@ def test_taken_rows_joined_again_are_the_table() -> None:
     assert len(TABLE.take([])) == 0
 
 
-def test_selected_arms_keep_their_order_and_unknown_arms_were_not_asked() -> None:
-    """An arm that the table lacks is NaN in every layer, and has no attempts."""
-    turned = TABLE.select_arms(["b", "c", "a"])
-    assert turned.arms == ("b", "c", "a")
-    np.testing.assert_array_equal(turned.input_tokens, [[200, NAN, 100], [NAN, NAN, 300]])
-    np.testing.assert_array_equal(turned.correct, [[0.5, NAN, 1], [NAN, NAN, 0]])
-    assert turned.attempts.tolist() == [[2, 0, 1], [0, 0, 1]]
-
-
-def test_measured_rows_with_the_pool_s_arms() -> None:
-    """Rows that are only used for training are left out."""
-    measured = TABLE.measured(["b"])
-    assert (measured.examples, measured.correct.tolist()) == ((example("x"),), [[0.5]])
-
-
 def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
     """Shares become 0 or 1 with their mean; certain and unknown labels and other layers stay.
 
@@ -96,13 +81,6 @@ def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
     np.testing.assert_array_equal(part.correct, drawn.take([7, 3]).correct)
     assert (drawn.correct[:, 1] != table.one_attempt(seed=2).correct[:, 1]).any()
     assert len(table.take([]).one_attempt(seed=1)) == 0
-
-
-def test_picked_cells_are_the_chosen_arms() -> None:
-    """Each row gives the correctness and cost of its chosen arm."""
-    correct, cost_usd = TABLE.pick(np.array([1, 0]))
-    assert correct.tolist() == [0.5, 0.0]
-    assert np.isnan(cost_usd).all()
 
 
 def test_saved_layers_are_loaded_as_they_were(tmp_path: Path) -> None:
@@ -156,25 +134,12 @@ def test_the_profile_is_the_mean_cost_of_what_was_answered() -> None:
     assert profile["b"].cost_usd() == pytest.approx(250 * 0.3 / 1e6)
 
 
-def test_another_price_replaces_the_profile_s() -> None:
-    """An operator's own price applies to the profiled tokens."""
-    profile = profile_arms(USAGE, PRICES)
-    own = Price(input_usd_per_mtok=1, output_usd_per_mtok=0)
-    assert profile["a"].cost_usd(own) == pytest.approx(200 / 1e6)
-
-
 def test_an_arm_without_counts_is_refused() -> None:
     """A cost without recorded usage is an error, never 0."""
     with pytest.raises(ValueError, match="'b'"):
         profile_arms(USAGE.take([1]), PRICES)
     with pytest.raises(ValueError, match="'a'"):
         profile_arms(USAGE, BY_HOUR)
-
-
-def test_recorded_costs() -> None:
-    """Every answer costs its own tokens; a failure without usage costs nothing."""
-    expected = [[350e-6, 75e-6], [1050e-6, 0]]
-    assert costs_usd(USAGE, PRICES) == pytest.approx(np.array(expected))
 
 
 def test_time_costs_what_the_machine_does() -> None:
@@ -185,13 +150,3 @@ def test_time_costs_what_the_machine_does() -> None:
     assert (profile["a"].seconds, profile["a"].n) == (6, 2)
     assert (profile["b"].input_tokens, profile["b"].seconds, profile["b"].n) == (300, 0, 2)
     assert profile["a"].cost_usd() == pytest.approx(6 * 1.2 / 3600)
-
-
-def test_tokens_and_time_add_up() -> None:
-    """If a price has both parts, both are paid, and profiling a query needs both counts."""
-    usage = used(
-        np.array([[100.0], [NAN]]), np.array([[10.0], [NAN]]), np.array([[36.0], [72.0]]), "a"
-    )
-    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=1, usd_per_hour=1)
-    assert costs_usd(usage, {"a": price}) == pytest.approx(np.array([[0.01011], [0.02]]))
-    assert profile_arms(usage, {"a": price})["a"].n == 1
