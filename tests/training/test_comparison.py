@@ -12,9 +12,9 @@ import pytest
 
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import OneOf
-from router_service.checker.toolbox import Call, ExpectedCall
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.cli import main
-from switchcraft_training.comparison import PeerChecker, labelled_question, peer_questions
+from switchcraft_training.comparison import labelled_question
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
 
@@ -127,14 +127,6 @@ def test_labelling_run_of_five_datasets_is_judged_by_the_installed_checker(
     }
 
 
-def test_compare_without_input_says_what_to_give(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Neither a recording nor a labelling run is an error that names both."""
-    assert main(["compare", "--out", str(tmp_path)]) == 1
-    assert "--labelled ROWS ANSWERS" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("accepted", "format_of_the_leaderboard"),
     [
@@ -174,15 +166,3 @@ def test_compare_writes_table_disagreements_and_sample(
     (found,) = map(json.loads, (out / "disagreements.jsonl").read_text().splitlines())
     assert (found["kind"], found["id"], found["theirs"]) == ("FN", "simple_0", "value_error:list")
     assert (out / "sample.jsonl").read_text() == (out / "disagreements.jsonl").read_text()
-
-
-def test_installed_leaderboard_checker_is_run(recording: Path) -> None:
-    """The installed checker judges calls as usual, with and without dots in names."""
-    questions, peer = peer_questions(recording), PeerChecker()
-    right = {"base": 2.0, "tags": ["a", "b"]}
-    assert peer.accepts(questions["simple_0"], [Call("math.power", right)])
-    assert peer.accepts(questions["simple_0"], [Call("math_power", right)])
-    assert not peer.accepts(
-        questions["simple_0"], [Call("math.power", {**right, "tags": ["b", "a"]})]
-    )
-    assert not peer.accepts(questions["simple_0"], [])

@@ -107,18 +107,6 @@ def test_folds_in_several_processes_give_the_same_predictions(data: TrainingData
     assert whole.peak_memory_mb > 2 * forest.peak_memory_mb  # Both processes, and this one.
 
 
-def test_what_the_graph_says_is_the_branches_mixed(data: TrainingData) -> None:
-    """Without an encoder there is nothing to quantize, so the graph equals the mixed branches."""
-    found = predict_held_out(data, data.divide(), exported=True)
-    assert found is not None
-    shares = data.config.training.branch_shares
-    np.testing.assert_allclose(found.probabilities, found.mix(shares), atol=1e-5)
-    twice = {name: 2 * share for name, share in shares.items()}
-    np.testing.assert_allclose(found.mix(twice), found.mix(shares))
-    alone = found.branches["forest"]
-    np.testing.assert_allclose(found.mix({"forest": 0.2}), 1 / (1 + np.exp(-alone)))
-
-
 def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(data: TrainingData) -> None:
     """Distillation uses the training-only rows, without near-duplicates of measured rows."""
     groups = np.arange(len(data.table))
@@ -126,18 +114,3 @@ def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(data: Train
     table = replace(data.table, groups=groups, is_measured=np.arange(len(groups)) < 50)
     ids = [row.token_ids for row in table.packed]
     assert replace(data, table=table).unrelated_token_ids == (*ids[50:60], *ids[70:])
-
-
-def test_another_seed_parts_the_queries_otherwise(data: TrainingData) -> None:
-    """Another seed gives other folds; the same seed gives the same ones."""
-    assert data.with_seed(42).folds() == data.folds()
-    assert data.with_seed(2).folds() != data.folds()
-
-
-def test_other_ids_leave_counts_and_labels(data: TrainingData) -> None:
-    """Truncated input changes the tokens of a query, but not its features and labels."""
-    other = data.with_token_ids([(1, 2, 3)] * len(data.table))
-    assert {row.token_ids for row in other.table.packed} == {(1, 2, 3)}
-    pairs = zip(other.table.packed, data.table.packed, strict=True)
-    assert all(one.features == before.features for one, before in pairs)
-    assert other.table.correct is data.table.correct

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from router_service.apis.conversation import Json
 from router_service.artifact import MANIFEST, SHIPPED, Artifact, Manifest, read_manifest
@@ -251,27 +249,6 @@ def every_section_is_there(sections: Json) -> None:
     assert [name for name, section in sections.items() if not section] == ["repeated"]
 
 
-def test_a_broken_row_stops_the_run_with_file_and_line(benchmark: Path, train: Train) -> None:
-    """A row that cannot be parsed ends the run with status 1 and one line with its location."""
-    path = next((benchmark / "bench" / "data").glob("*simple.json.gz"))
-    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-    lines[4] = lines[4][:-20]
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    status, printed = train()
-    assert status == 1
-    assert f"{path}:5" in printed.splitlines()[-1]
-
-
-def test_an_arm_without_answers_is_named(config: Path, train: Train) -> None:
-    """A pool with an arm without recorded answers is rejected before training starts."""
-    values = yaml.safe_load(config.read_text())
-    values["pool"][1]["arm"] = "gpt-9"
-    config.write_text(yaml.safe_dump(values))
-    status, printed = train()
-    assert status == 1
-    assert "gpt-9" in printed
-
-
 @pytest.mark.recorded
 def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) -> None:
     """The manifest's hashes match the recorded answers that its own configuration names.
@@ -320,11 +297,3 @@ def labelled(query: str, arm: str, attempt: int, *, right: bool) -> dict[str, ob
     calls: object = [{"name": "f" if right else "g", "arguments": {}}]
     counts = {"input_tokens": 9, "output_tokens": 3, "attempt": attempt}
     return {"example_id": query, "arm": arm, "calls": calls, "problem": None, **counts}
-
-
-def test_a_source_of_labels_needs_both_its_parts(config: Path) -> None:
-    """A labelling run without the folder of its answers is a configuration error."""
-    values = yaml.safe_load(config.read_text())
-    values["source"] = {"format": "labelled", "path": "rows.jsonl"}
-    with pytest.raises(ValidationError, match="answers"):
-        RunConfig.model_validate(values)

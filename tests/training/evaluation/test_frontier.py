@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -13,13 +11,11 @@ from router_service.measurement.rules import Bench, Entry
 from switchcraft_training.evaluation.frontier import (
     aiq,
     apgr,
-    budgets,
-    convex_hull,
     matching,
     validate_goals,
 )
 from switchcraft_training.evaluation.report import main_figures
-from tests.training.evaluation.cases import minimal_experiment, simulated_experiment
+from tests.training.evaluation.cases import simulated_experiment
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 
@@ -42,12 +38,6 @@ def test_aiq_is_the_mean_height_of_the_convex_hull() -> None:
     assert aiq(line, 1, 5) == pytest.approx((0.7 * 2 + 0.9 * 2) / 4)
 
 
-def test_hull_starts_at_zero_and_never_falls() -> None:
-    """The hull starts at the null router and omits a point that costs more and is worse."""
-    hull = convex_hull(np.array([[2.0, 0.9], [1.0, 0.8], [3.0, 0.5]]))
-    assert hull.tolist() == [[0, 0], [1, 0.8], [2, 0.9]]
-
-
 def entries(*points: tuple[float, float]) -> list[Entry]:
     """Return entries with these costs and accuracies; the best single model is at (10, 0.8)."""
     bench = Bench(np.full(5, 0.8), np.full(5, 10.0), np.full(5, 0.5), np.ones(5))
@@ -55,12 +45,6 @@ def entries(*points: tuple[float, float]) -> list[Entry]:
         bench.measure("router", f"rule {i}", np.full(5, accuracy), np.full(5, cost))
         for i, (cost, accuracy) in enumerate(points)
     ]
-
-
-def test_budgets_without_improvement_are_omitted() -> None:
-    """Budgets that buy nothing, or nothing more than a smaller budget, are omitted."""
-    bought = budgets(entries((1, 0.6), (4, 0.9), (9, 0.7)))
-    assert [(b.share, b.entry.name) for b in bought] == [(0.10, "rule 0"), (0.50, "rule 1")]
 
 
 def test_matching_is_the_cheapest_rule_as_accurate_as_the_best_single_model() -> None:
@@ -98,23 +82,9 @@ def test_nested_figures_remove_selection_bias() -> None:
     assert np.mean(gains) > 0.01
 
 
-def test_nested_figures_cover_every_query_once() -> None:
-    """If every fold reaches a goal, the nested figures cover all queries."""
-    (promise,) = validate_goals(simulated_experiment(), ("usd_per_1k=2",))
-    assert promise.nested is not None
-    assert (promise.folds, promise.nested.accuracy.n) == (5, 300)
-
-
 def test_unreachable_goal_has_no_rule_and_no_figures() -> None:
     """A goal that no rule reaches has no pick and no figures; an invalid goal is an error."""
     (promise,) = validate_goals(simulated_experiment(), ("accuracy=1",))
     assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
     with pytest.raises(PolicyError, match="it is a rule; give a goal"):
         validate_goals(simulated_experiment(), ("theta=0.5",))
-
-
-def test_near_duplicates_only_give_no_goal_results() -> None:
-    """If all queries are near-duplicates, there are no folds and so no results."""
-    experiment = minimal_experiment()
-    table = replace(experiment.table, groups=np.zeros(len(experiment.table), np.int64))
-    assert validate_goals(replace(experiment, table=table)) == ()

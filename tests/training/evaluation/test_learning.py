@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import yaml
 
-from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.splits import group_table
 from switchcraft_training.evaluation.learning import learning_curves, router_splits, sample
@@ -71,17 +69,3 @@ def test_samples_are_whole_groups_and_grow(data: TrainingData) -> None:
         assert sorted(row for part in inner for row in part.test) == list(few.train)
         for part in (whole, *inner):
             assert not np.isin(pairs[list(part.train)], pairs[list(part.test)]).any()
-
-
-def test_report_has_the_curve(config: Path, benchmark: Path, tmp_path: Path) -> None:
-    """A run without a verifier reports the router's curve only."""
-    configure(config, FEW, verifier=False)
-    command = ["run", str(config), "--data", str(benchmark), "--out", str(tmp_path / "out")]
-    with one_thread():
-        assert main([*command, "--processes", "1"]) == 0
-    (point,) = json.loads((tmp_path / "out" / "report.json").read_text())["learning"]["queries"]
-    assert (point["verifier_auc"], point["verified"]) == (None, None)
-    assert point["router_auc"]["n"] == QUERIES
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert 'id="learning"' in page
-    assert "AUC and accuracy over the number of labelled queries" in page

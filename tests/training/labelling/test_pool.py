@@ -54,14 +54,6 @@ def test_invalid_settings_are_refused(
     assert "sk-secret" not in str(refused.value)
 
 
-def test_missing_key_error_names_variable(tmp_path: Path) -> None:
-    """The error names the environment variable to set."""
-    endpoint = load_pool(write(tmp_path, {}, {})).endpoints["it"]
-    assert endpoint.key({"A_KEY": "secret"}) == "secret"
-    with pytest.raises(ConfigError, match="set the environment variable A_KEY"):
-        endpoint.key({})
-
-
 def test_identity_depends_on_models_parameters_and_prices(tmp_path: Path) -> None:
     """Rate limits and timeouts may change between runs; models, parameters and prices may not."""
     first = load_pool(write(tmp_path, {}, {})).identity()
@@ -87,8 +79,3 @@ def test_reserve_is_the_most_that_a_request_may_cost(tmp_path: Path) -> None:
         (1040 * 2 + 100 * 10) / 1e6, 0.02
     )
     assert "tools" not in free.body(request), "the API refuses an empty list"
-
-
-def test_shipped_pool_is_valid() -> None:
-    """The example pool for the sandbox can be loaded."""
-    assert load_pool(Path("configs/pools/sandbox.yaml")).pool

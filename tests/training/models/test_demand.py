@@ -60,20 +60,3 @@ def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:
     assert second is not None
     np.testing.assert_array_equal(first[own], second[own])
     assert not np.allclose(first[~own], second[~own])
-
-
-def test_rows_with_unknown_demand_are_predicted() -> None:
-    """Rows without a known number of calls are predicted, but are not used for fitting."""
-    data = asking(200, 200)
-    some = replace(data, expected_calls=np.where(np.arange(200) < 120, data.expected_calls, np.nan))
-    said = held_out_demand(some, 0)
-    assert said is not None
-    assert np.isfinite(said).all()
-    assert (said[120:].argmax(1) == np.minimum(data.expected_calls[120:], 2)).mean() > 0.9
-
-
-def test_without_known_calls_there_is_no_demand() -> None:
-    """Without any known number of calls, the result is None."""
-    data = asking(40, 40)
-    unknown = replace(data, expected_calls=np.full(40, np.nan))
-    assert held_out_demand(unknown, 0) is None

@@ -75,12 +75,6 @@ def test_student_is_trained_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "distilled").iterdir())) == 2
 
 
-def test_encoder_is_unchanged_without_a_student(tmp_path: Path) -> None:
-    """Without the setting, the encoder itself is returned."""
-    teacher = encoder()
-    assert distil(teacher, EncoderConfig(), ids(4, 1), tmp_path) is teacher
-
-
 def test_invalid_distillation_is_rejected(tmp_path: Path) -> None:
     """Missing rows, another architecture and an invalid number of heads raise errors."""
     with pytest.raises(ConfigError, match="needs training-only rows"):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
-import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -21,10 +17,6 @@ from switchcraft_training.models.branches import (
     fit_forest,
     least_leaf_rows,
 )
-from switchcraft_training.models.export import export_onnx
-from switchcraft_training.models.optimization import collate
-from switchcraft_training.models.training import predict, train_router
-from tests.training.models.cases import config, encoder, rows
 
 Floats = NDArray[np.float32]
 
@@ -89,18 +81,6 @@ def test_values_at_thresholds_equal_scikit_learn() -> None:
         )
 
 
-def test_threshold_is_rounded_down_to_single_precision() -> None:
-    """A threshold between 1 and the next single-precision number must not round up to it."""
-    low = np.float32(1.0)
-    high = np.nextafter(low, np.float32(2.0))
-    features = np.repeat([[low], [high]], 10, axis=0)
-    targets = np.repeat([[0.0], [1.0]], 10, axis=0).astype(np.float32)
-    for seed in range(5):
-        said = fit_forest(features, targets, seed)(torch.from_numpy(features)).numpy()
-        wanted = trees(features, targets, seed).predict(features)[:, None]
-        np.testing.assert_allclose(said, wanted, atol=1e-6)
-
-
 def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:
     """The graph stays below the limit by larger leaves, which an unreached limit does not need."""
     assert least_leaf_rows(20_000, 10, MAX_FOREST_MB) == MIN_LEAF
@@ -113,37 +93,3 @@ def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:
     # What a graph holds: leaf values, their trees and indices, and six numbers for each split.
     size = forest.value.nbytes + leaves * 8 + (nodes - leaves) * (4 + 1 + 5 * 3)
     assert 0.2 * limit_mb < size / 1e6 < limit_mb
-
-
-def test_tree_with_one_leaf_is_constant() -> None:
-    """With too few rows for a split, the prediction is always the mean."""
-    forest = fit_forest(counts(6, 1), np.full((6, 2), 0.25, dtype=np.float32), seed=0)
-    assert forest.depth == 0
-    assert forest(torch.from_numpy(counts(3, 2))).tolist() == [[0.25, 0.25]] * 3
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_exported_forest_equals_torch(tmp_path: Path, *, known: bool) -> None:
-    """An exported forest equals torch, for one and several rows, with and without demand."""
-    data = rows(80, 1)
-    if known:
-        data = replace(data, expected_calls=np.arange(80.0) % 3)
-    settings = config(shares={"forest": 1}, max_epochs=1)
-    model = train_router(encoder(), settings, data, data).model
-    export_onnx(model, 2, tmp_path / "trees.onnx")
-    session = ort.InferenceSession(tmp_path / "trees.onnx")
-    wanted = predict(model, data)
-    for few in (1, 3):
-        batch = collate(data.take(range(few)))
-        feed = {
-            "input_ids": batch.input_ids.numpy(),
-            "attention_mask": batch.attention_mask.numpy(),
-            "features": batch.features.numpy(),
-        }
-        said, *demand = session.run(None, feed)
-        np.testing.assert_allclose(said, wanted[:few], atol=1e-6)
-        forest = model.counts.demand
-        assert (forest is not None) == known
-        if forest is not None:
-            np.testing.assert_allclose(demand, [forest(batch.features).numpy()], atol=1e-6)
-    assert wanted.std(0).max() > 0.1

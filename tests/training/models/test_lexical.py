@@ -89,16 +89,6 @@ def test_tf_idf_equals_scikit_learn() -> None:
     np.testing.assert_allclose(logits(branch, train), wanted[:, chosen], atol=1e-6)
 
 
-@pytest.mark.parametrize("fill", [0, 5, 1000])
-def test_padding_does_not_change_logits(fill: int) -> None:
-    """A row has the same logits alone and next to a longer row, with any padding id."""
-    rows = [(1000, 5, 6), tuple(range(100, 160))]
-    branch = fit_lexical(queries(60, 1), labels_of(queries(60, 1)))
-    together = branch(*padded([torch.tensor(row) for row in rows], fill))
-    alone = [branch(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.long)) for row in rows]
-    np.testing.assert_allclose(together.numpy(), torch.cat(alone).numpy(), atol=1e-6)
-
-
 def test_share_counts_as_weighted_answers() -> None:
     """A label of 0.25 has the effect of four attempts with weight 1/4, of which one is correct."""
     train = queries(80, 1)
@@ -141,11 +131,3 @@ def test_arm_with_one_outcome_is_predicted_so(always: float) -> None:
     assert np.isfinite(said).all()
     assert ((said[:, 1] > 0) == bool(always)).all()
     np.testing.assert_array_equal(said[:, 0], plain[:, 0])
-
-
-def test_row_of_unknown_words_gets_the_bias() -> None:
-    """Words that were not in the training rows have no influence."""
-    train = queries(80, 1)
-    branch = fit_lexical(train, labels_of(train))
-    said = logits(branch, [(20_000, 20_001), (20_000,)])
-    np.testing.assert_allclose(said, np.tile(branch.bias.numpy(), (2, 1)), atol=1e-6)

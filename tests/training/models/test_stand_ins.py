@@ -11,7 +11,6 @@ import torch
 from sentencepiece import SentencePieceTrainer
 
 from router_service.apis.conversation import parse_conversation
-from router_service.core.errors import ConfigError
 from router_service.predictor.model import Classifier
 from router_service.predictor.packing import Packed, Packer, PackingSpec
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
@@ -115,21 +114,3 @@ def test_sentencepiece_tokenizer_loads(tmp_path: Path) -> None:
     (row,) = pack(load_encoder(str(folder)), ["weather"])
     assert (row.token_ids[0], row.token_ids[-1]) == (1, 2)
     assert row.token_ids.count(2) == 4
-
-
-def test_budget_beyond_the_window_is_rejected(tmp_path: Path) -> None:
-    """512 positions cannot read 8,192 tokens; encoders without positions accept any budget."""
-    long = PackingSpec(budget_tokens=8192, tool_budget_tokens=1600)
-    for name in ("distilbert", "roberta"):
-        encoder = load_encoder(str(save(name, tmp_path / name)))
-        with pytest.raises(ConfigError, match="reads at most 512 tokens"):
-            packing_for(encoder, long)
-    for name in ("deberta", "modernbert"):
-        encoder = load_encoder(str(save(name, tmp_path / name)))
-        assert packing_for(encoder, long) == long
-
-
-def test_missing_encoder_is_reported(tmp_path: Path) -> None:
-    """A folder without an encoder raises ConfigError instead of the library's error."""
-    with pytest.raises(ConfigError, match=r"encoder\.source"):
-        load_encoder(str(tmp_path))

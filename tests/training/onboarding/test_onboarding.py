@@ -25,10 +25,8 @@ from router_service.verifier.steps import ArmAnswer, VerificationState
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.models import branches
-from switchcraft_training.onboarding.pool import changed_copy
 from switchcraft_training.onboarding.recording import read_recorded
 from switchcraft_training.records import Example, Expected, Judged
-from tests.training.disks import full_disk
 from tests.training.verifiers import one_thread
 
 pytestmark = pytest.mark.slow
@@ -204,17 +202,6 @@ def test_the_new_arm_is_predicted_and_chosen(joined: Path) -> None:
     assert decision.cost_usd[NEW] == pytest.approx((100 * 0.01 + 20 * 0.02) / 1e6)
 
 
-def test_uncertainty_is_stated(joined: Path) -> None:
-    """The manifest has the estimated accuracy with an error that covers the true one.
-
-    The older benchmark's model is one of those that the new one is compared with.
-    """
-    facts = Artifact.load(joined).manifest.onboarded[NEW]
-    assert (facts.answers, facts.models, facts.accuracy.n) == (24, 9, QUERIES)
-    assert abs(facts.accuracy.value - 0.5) < 4 * facts.accuracy.stderr < 0.4
-    assert 0 < facts.probability_stderr < 0.3
-
-
 def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
     """The verifier judges an answer of the new arm and can ask for it."""
     router = Router.load(joined)
@@ -228,13 +215,6 @@ def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
     state = VerificationState(policy, arms=router.arms[:2], candidates=[ArmAnswer(NEW, None)])
     step = router.next_step(question, prediction, state)
     assert 0 <= step.p_correct[NEW] <= 1
-
-
-def test_figures_of_other_queries_are_removed(joined: Path) -> None:
-    """If the held-out predictions are of other queries than the recorded ones, figures go."""
-    manifest = Artifact.load(joined).manifest
-    assert (manifest.frontier, manifest.verified_frontier, manifest.metrics) == ((), (), {})
-    assert (HELD_OUT in manifest.files, manifest.estimated_arms) == (False, ())
 
 
 @pytest.fixture(scope="module")
@@ -287,44 +267,6 @@ def test_figures_of_the_new_pool_are_estimated_and_marked(measured: Path, estima
     recorded_costs_usd = held_out.recorded_costs_usd([manifest.profile[NEW].price] * 9)[:, -1]
     assert recorded_costs_usd.mean() == pytest.approx(manifest.profile[NEW].cost_usd())
     assert f"Estimated, because most answers of {NEW}" in "\n".join(list_policies(found))
-
-
-def test_estimates_are_of_unseen_queries(estimated: Path) -> None:
-    """The new arm's held-out probabilities are not those of the predictor that joined."""
-    held_out = HeldOut.read(estimated / HELD_OUT)
-    unseen, is_right = held_out.probabilities[:, -1], held_out.correct[:, -1] > 0.5
-    rows = [conversation(row) for row in ROWS]
-    fitted = np.array(Router.load(estimated).predict_batch(rows))[:, -1]
-    assert np.abs(unseen - fitted).max() > 0.01
-    assert unseen[is_right].mean() > unseen[~is_right].mean()
-
-
-def test_figures_without_the_joined_arm_are_measured_ones(measured: Path, estimated: Path) -> None:
-    """A pool that does not have the joined arm has the figures that it had before."""
-    base, found = (Artifact.load(each) for each in (measured, estimated))
-    arms = base.manifest.arms
-    alone = describe_pool(found, arms, {}).manifest
-    assert alone.estimated_arms == ()
-    assert alone.frontier == describe_pool(base, arms, {}).manifest.frontier
-
-
-def test_gateways_know_the_new_model_by_its_ids(artifact: Path, joined: Path) -> None:
-    """The manifest has the ids that the arm stands for, each once."""
-    manifest = Artifact.load(joined).manifest
-    assert manifest.stands_for[NEW] == (MODEL, f"azure/{NEW}")
-    others = {arm: ids for arm, ids in manifest.stands_for.items() if arm != NEW}
-    assert others == Artifact.load(artifact).manifest.stands_for
-
-
-def test_listed_model_needs_no_price(artifact: Path, data: Path, tmp_path: Path) -> None:
-    """The price is the list price of the first id that is listed."""
-    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
-    given = ["--recording", str(recording), "--arm", NEW, "--answers", "30"]
-    ids = ["--model", "hosted_vllm/nobody", "--model", "openai/gpt-4.1"]
-    command = ["onboard", str(artifact), "--data", str(data), *given, *ids]
-    assert main([*command, "--out", str(tmp_path / "new")]) == 0
-    price = Artifact.load(tmp_path / "new").manifest.profile[NEW].price
-    assert (price.input_usd_per_mtok, price.output_usd_per_mtok) == (2, 8)
 
 
 def test_smaller_and_repriced_pools_are_measured_again(artifact: Path, tmp_path: Path) -> None:
@@ -441,52 +383,3 @@ def test_bad_input_stops_with_what_to_do(
     assert main([*command, *options]) == 1
     assert problem in capsys.readouterr().err
     assert not out.exists()
-
-
-def test_onboarding_on_a_full_disk_leaves_nothing(
-    artifact: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names the directory to write to, and no part of the artifact is left there."""
-    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
-    given = ["--recording", str(recording), "--arm", NEW, *CHEAP, "--answers", "30"]
-    out = tmp_path / "out" / "new"
-    with full_disk(1_000_000):
-        command = ["onboard", str(artifact), "--data", str(data), *given, "--out", str(out)]
-        assert main(command) == 1
-    assert f"{out}: cannot be written: " in capsys.readouterr().err
-    assert not list(out.parent.iterdir())
-
-
-def test_pool_commands_refuse_what_cannot_be(
-    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An unknown arm, a price of zero and an existing directory are errors."""
-    out = str(tmp_path / "new")
-    assert main(["pool", "remove", str(artifact), "nobody", "--out", out]) == 1
-    assert "the pool has no arm 'nobody'" in capsys.readouterr().err
-    arm = Artifact.load(artifact).manifest.arms[0]
-    assert main(["pool", "reprice", str(artifact), arm, "--price", "0,1", "--out", out]) == 1
-    assert "a price of 0" in capsys.readouterr().err
-    assert main(["pool", "remove", str(artifact), arm, "--out", str(tmp_path)]) == 1
-    assert "exists already" in capsys.readouterr().err
-
-
-def test_killed_command_leaves_no_artifact(artifact: Path, tmp_path: Path) -> None:
-    """The new directory appears complete or not at all, and what a killed run left is not used."""
-    loaded, out = Artifact.load(artifact), tmp_path / "new"
-    left = tmp_path / "new.partial"
-    left.mkdir()
-    (left / "half.onnx").write_text("half")
-
-    def stop() -> None:
-        with changed_copy(loaded, out) as copy:
-            assert not (copy / "half.onnx").exists()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stop()
-    assert not out.exists()
-    with changed_copy(loaded, out):
-        assert not out.exists()
-    assert Artifact.load(out).sha256 == loaded.sha256
-    assert not left.exists()

@@ -46,19 +46,6 @@ def test_few_answers_predict_all_queries(
     assert abs(accuracy - p[:, -1].mean()) < 3 * stderr < 0.2
 
 
-def test_more_answers_reduce_the_error(
-    world: tuple[Floats, Floats], models: RecordedModels
-) -> None:
-    """Standard errors fall with the number of answers."""
-    errors = [
-        models.accuracy(
-            models.place(ask_recorded(models, np.arange(QUERIES), world[1][:, -1], count, 1))
-        )[1]
-        for count in (20, 80, 240)
-    ]
-    assert errors[0] > errors[1] > errors[2]
-
-
 def test_informative_queries_tell_more_than_random_ones(models: RecordedModels) -> None:
     """The chosen queries leave less uncertainty about the position than random ones."""
     informative, drawn = choose_queries(models, np.arange(QUERIES), 40, seed=1)
@@ -70,12 +57,3 @@ def test_informative_queries_tell_more_than_random_ones(models: RecordedModels) 
         return float(np.linalg.slogdet(covariance)[1])
 
     assert uncertainty(informative) < uncertainty(drawn)
-
-
-def test_missing_answers_are_ignored(world: tuple[Floats, Floats]) -> None:
-    """A model that was asked half of the queries gets nearly the position of its full answers."""
-    known = world[1][:, :-1].copy()
-    known[::2, 0] = np.nan
-    partial = RecordedModels.fit(known)
-    assert not np.isnan(partial.positions).any()
-    assert not np.isnan(partial.slopes).any()
