@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from router_service.checker.toolbox import ExpectedCall
-from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.splits import fold_table, split_table
 from switchcraft_training.data.table import Table
@@ -139,23 +138,6 @@ def test_own_rows_are_split_as_without_other_datasets(tmp_path: Path) -> None:
         assert not held_out & taught
         assert set(far.values()) <= taught
         assert taught - set(far.values()), "what repeats a training query may teach"
-
-
-def test_run_stops_at_a_giant_group_of_near_duplicates(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error gives the sizes of the folds, an example of the group, and remedies."""
-    ours = {f"q{i}": f"Which is the largest river within {i} km of Oslo?" for i in range(60)}
-    ours |= {f"r{i}": f"{city} {city[::-1]} {city[1:]}" for i, city in enumerate(CITIES)}
-    write_source(tmp_path / "ours", ours, {arm: dict.fromkeys(ours, (True,)) for arm in PRICES})
-    config = tmp_path / "run.yaml"
-    config.write_text(config_of().model_dump_json(exclude_unset=True))
-    command = ["run", str(config), "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    assert main(command) == 1
-    error = capsys.readouterr().err
-    assert "75 measured queries cannot be divided into 5 folds of nearly equal size" in error
-    assert "has 60 queries (80%), for example 'Which is the largest river within 0 km of" in error
-    assert "Remove most of these queries, add other queries, or lower evaluation.folds." in error
 
 
 def test_labels_are_reused_until_something_changes(

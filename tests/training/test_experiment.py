@@ -53,20 +53,6 @@ def test_every_own_row_is_asked_once_of_a_router_that_has_not_seen_it(data: Trai
     assert not np.isnan(found.expected_costs_usd).any()
 
 
-def test_folds_are_one_part_and_a_router_of_all_rows_ships(data: TrainingData) -> None:
-    """Results are in the order of the rows, and calibration and rules are chosen on all of them."""
-    folds, division = data.folds(), data.divide()
-    assert division.splits == division.parts["test"] == folds
-    tested = np.array([row for split in folds for row in split.test])
-    assert division.rows == data.table.measured_rows
-    assert tuple(tested[division.order]) == division.rows
-    assert not division.ships_measured
-    assert division.tuning_part == "test"
-    assert division.is_in("test").all()
-    assert division.shipped.train == data.table.measured_rows
-    assert division.shipped.teaching == data.table.teaching_rows
-
-
 def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -> None:
     """Flipping one group's labels changes predictions of other folds, and not of its own fold."""
     chosen = data.table.groups == data.table.groups[0]

@@ -19,7 +19,7 @@ from router_service.measurement.held_out import describe_pool
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig, load_config, trained_config
+from switchcraft_training.config import load_config, trained_config
 from switchcraft_training.data.learned import LearnedQueries, digests_of
 from switchcraft_training.dataset import load_dataset, open_source, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
@@ -264,32 +264,6 @@ def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) ->
     opened = (open_source(source, recorded_data) for source in sources)
     examples = [example for source in opened for example in source.examples()]
     np.testing.assert_array_equal(known.digests, LearnedQueries.of(examples).digests)
-
-
-def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:
-    """Labels are shares of attempts; a query that lacks an arm's answer is training-only."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    expected = Expected((ExpectedCall("f", {}),))
-    requests = {
-        name: {"messages": [{"role": "user", "content": name}], "tools": [tool]}
-        for name in ("answered", "unanswered")
-    }
-    rows = [Judged(Example(name, "c", asked, "d"), expected) for name, asked in requests.items()]
-    write_rows(rows, tmp_path / "rows.jsonl")
-    answers = [
-        labelled("answered", "large-FC", 0, right=True),
-        labelled("answered", "large-FC", 1, right=False),
-        labelled("answered", "small-FC", 0, right=True),
-        labelled("unanswered", "large-FC", 0, right=True),
-    ]
-    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
-    values = yaml.safe_load(config.read_text())
-    values["source"] = {"format": "labelled", "path": "rows.jsonl", "answers": "."}
-    dataset = load_dataset(RunConfig.model_validate(values), tmp_path)
-    assert [example.id for example in dataset.examples] == ["answered", "unanswered"]
-    assert dataset.measured_rows == (0,)
-    np.testing.assert_array_equal(dataset.correct, [[0.5, 1.0], [1.0, np.nan]])
-    assert dataset.attempts.tolist() == [[2, 1], [1, 0]]
 
 
 def labelled(query: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:

@@ -193,19 +193,3 @@ def graphs_are_compared(artifact: Artifact, parity: dict[str, float]) -> None:
     difference, changed = compared.values()
     assert 0 < difference < LARGE_DIFFERENCE
     assert 0 <= changed <= 1
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"evaluation": {"held_out": ["glaive"]}}, "only allowed for the protocol `split`"),
-        ({"evaluation": {"protocol": "split", "seeds": [1]}}, "use `sweep.seeds`"),
-        ({"evaluation": {"protocol": "split"}, "verifier": True}, "requires the protocol `folds`"),
-    ],
-)
-def test_settings_of_the_other_protocol_are_rejected(
-    values: Settings, change: Settings, problem: str
-) -> None:
-    """A setting that the chosen protocol would ignore is an error."""
-    with pytest.raises(ValueError, match=problem):
-        RunConfig.model_validate(values | change)

@@ -13,7 +13,6 @@ from switchcraft_training.baselines.base import HeldOutResult, held_out
 from switchcraft_training.baselines.predictors import Neighbours
 from switchcraft_training.baselines.registry import baselines
 from switchcraft_training.baselines.simple import DatasetOracle
-from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats, Table
 from tests.training.baselines.cases import (
     ARMS,
@@ -150,16 +149,3 @@ def test_neighbours_are_those_of_an_exact_search() -> None:
             asked = ~np.isnan(labels[:, arm])
             exact = KNeighborsRegressor(k, metric="cosine").fit(known[asked], labels[asked, arm])
             np.testing.assert_allclose(predicted[:, arm], exact.predict(unseen), atol=1e-9)
-
-
-def test_folds_cover_every_query_once() -> None:
-    """Results follow the test parts of the folds."""
-    table = learnable(60)
-    parts = [tuple(range(start, start + 20)) for start in (0, 20, 40)]
-    folds = [Split(parts[i - 2], parts[i - 1], parts[i]) for i in range(3)]
-    result = held_out(ALL["TF-IDF + LR"], table, folds)
-    assert result.probabilities is not None
-    assert len(result.choices) == len(result.probabilities) == 60
-    for fold, part in zip(folds, parts, strict=True):
-        alone = held_out(ALL["TF-IDF + LR"], table, [fold])
-        assert result.choices[list(part)].tolist() == alone.choices.tolist()

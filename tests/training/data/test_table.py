@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,9 +11,7 @@ from switchcraft_training.data.table import (
     Table,
     concatenate,
     costs_usd,
-    load_layers,
     profile_arms,
-    save_layers,
 )
 from switchcraft_training.records import Example
 
@@ -39,18 +35,6 @@ TABLE = Table(
     expected_calls=np.array([1.0, NAN]),
     is_measured=np.array([True, False]),
 )
-
-
-def test_missing_layers_are_unknown_and_columns_have_defaults() -> None:
-    """A layer that is not given is NaN; by default each row is its own group and is measured."""
-    table = Table((example("x"), example("y")), ("a",), np.ones((2, 1)))
-    for name in LAYERS[1:]:
-        assert np.isnan(getattr(table, name)).all()
-        assert getattr(table, name).shape == (2, 1)
-    assert table.groups.tolist() == [0, 1]
-    assert table.folds.tolist() == [-1, -1]
-    assert np.isnan(table.expected_calls).all()
-    assert (table.measured_rows, table.teaching_rows) == ((0, 1), ())
 
 
 def test_taken_rows_joined_again_are_the_table() -> None:
@@ -81,16 +65,6 @@ def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
     np.testing.assert_array_equal(part.correct, drawn.take([7, 3]).correct)
     assert (drawn.correct[:, 1] != table.one_attempt(seed=2).correct[:, 1]).any()
     assert len(table.take([]).one_attempt(seed=1)) == 0
-
-
-def test_saved_layers_are_loaded_as_they_were(tmp_path: Path) -> None:
-    """Loading returns the recorded data; costs depend on prices and are not saved."""
-    path = tmp_path / "below" / "layers.npz"
-    save_layers(TABLE, path)
-    assert [file.name for file in path.parent.iterdir()] == ["layers.npz"]
-    loaded = load_layers(path, TABLE.examples, TABLE.arms)
-    for name in LAYERS:
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(TABLE, name))
 
 
 PRICES = {

@@ -53,19 +53,6 @@ def test_question_becomes_openai_request() -> None:
     }
 
 
-def test_java_types_become_strings_with_a_note() -> None:
-    """A Java type becomes a string whose description names the type."""
-    parameters = {
-        "type": "dict",
-        "properties": {"ids": {"type": "ArrayList", "items": {"type": "int"}}},
-    }
-    tool = convert_functions([{"name": "f", "parameters": parameters}], "java", version=1)[0]
-    assert tool["function"]["parameters"]["properties"]["ids"] == {
-        "type": "string",
-        "description": "This is Java ArrayList type in string representation.",
-    }
-
-
 def write(path: Path, *rows: Any) -> Path:  # noqa: ANN401
     """Write rows as compressed JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -42,18 +42,6 @@ def test_calls_are_ordered_if_exchanging_them_changes_results() -> None:
     assert order(go, tweet, look) == [set(), set(), {0}]
 
 
-def test_dependencies_are_transitive() -> None:
-    """A dependency of a dependency comes first too, and calls that only read have no order."""
-    calls = [
-        call("cd", folder="document"),
-        call("touch", file_name="b.txt"),
-        call("cat", file_name="a.txt"),
-        call("echo", content="x", file_name="b.txt"),
-        call("cat", file_name="b.txt"),
-    ]
-    assert order(*calls) == [set(), {0}, {0}, {0, 1}, {0, 1, 3}]
-
-
 def test_calls_are_ordered_if_exchanging_them_changes_the_final_state() -> None:
     """Two writes to one file return the same results in either order, but leave different files."""
     make = call("touch", file_name="c.txt")
@@ -130,20 +118,6 @@ def test_missing_function_is_offered_from_its_turn(
     assert "more functions" in turn.example.query
     (expected,) = turn.expected.calls
     assert (expected.name, expected.arguments) == ("sort", {"file_name": ("final_report.pdf",)})
-
-
-def test_argument_equal_to_documented_default_is_optional(
-    conversations: dict[str, list[Judged]],
-) -> None:
-    """An argument equal to its default is optional; another value is required."""
-    modes = {
-        (expected.arguments["mode"][0], "mode" in expected.optional)
-        for turns in conversations.values()
-        for turn in turns
-        for expected in turn.expected.calls
-        if expected.name == "wc" and "mode" in expected.arguments
-    }
-    assert modes == {("l", True), ("w", False), ("c", False)}
 
 
 @pytest.mark.parametrize(

@@ -166,26 +166,6 @@ def test_clone_of_the_leaderboard_is_read_as_one_run(clone: Path) -> None:
     ]
 
 
-def test_questions_beside_a_run_replace_those_of_the_package(clone: Path) -> None:
-    """If the folder has `data`, only its questions are judged."""
-    question = {
-        "id": "simple_python_0",
-        "question": [[{"role": "user", "content": "Area of a triangle with base 3?"}]],
-        "function": [
-            {
-                "name": "geometry.area",
-                "description": "Area of a triangle.",
-                "parameters": {"type": "dict", "properties": {"base": {"type": "integer"}}},
-            }
-        ],
-    }
-    truth = {"id": "simple_python_0", "ground_truth": [{"geometry.area": {"base": [3]}}]}
-    write(clone / "data/BFCL_v4_simple_python.json.gz", question)
-    write(clone / "data/possible_answer/BFCL_v4_simple_python.json.gz", truth)
-    (judged,) = bfcl.open_recording(clone).judged()
-    assert judged.example.request["messages"] == question["question"][0]
-
-
 @pytest.mark.parametrize("arm", ["m", "m-FC"])
 def test_locally_served_models_answer_in_text(tmp_path: Path, arm: str) -> None:
     """From v3 on, the answers of a native run may be recorded as unparsed text."""

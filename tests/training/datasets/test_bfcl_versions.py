@@ -18,7 +18,6 @@ from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
     LEFT_OUT,
     NO_CALL,
-    convert_functions,
     package_data,
     read_truth,
 )
@@ -139,34 +138,6 @@ def test_unknown_category_stops_reading(tmp_path: Path) -> None:
     question("BFCL_v4_telepathy.json", ASKED, [TRUTH], tmp_path)
     with pytest.raises(DataError, match="unknown category 'telepathy'"):
         only(tmp_path)
-
-
-def test_json_schema_keywords_are_kept() -> None:
-    """Bounds, alternatives and schemas of additional keys stay; `any` and `optional` do not."""
-    given = {
-        "type": "dict",
-        "properties": {
-            "a": {"type": "any", "description": "What you like.", "optional": True},
-            "b": {"anyOf": [{"type": "float", "minimum": 0}, {"type": ["string", "null"]}]},
-            "c": {"type": "dict", "additionalProperties": {"type": "tuple", "maxItems": 2}},
-            "d": {"type": "dict", "additionalProperties": False, "properties": {}},
-        },
-    }
-    tools = convert_functions([{"name": "f", "parameters": given}], "simple_python", version=4)
-    assert tools[0]["function"]["parameters"]["properties"] == {
-        "a": {"description": "What you like."},
-        "b": {"anyOf": [{"type": "number", "minimum": 0}, {"type": ["string", "null"]}]},
-        "c": {
-            "type": "object",
-            "properties": {},
-            "additionalProperties": {"type": "array", "maxItems": 2},
-        },
-        "d": {"type": "object", "properties": {}, "additionalProperties": False},
-    }
-    with pytest.raises(ValueError, match="unknown type 'quaternion'"):
-        convert_functions(
-            [{"name": "f", "parameters": {"properties": {"a": {"type": "quaternion"}}}}], "", 4
-        )
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from switchcraft_training.datasets.corrections import (
     apply_patch,
     last_utterance,
     row_sha256,
-    truth_of,
 )
 from switchcraft_training.records import Example, Expected, Judged
 
@@ -86,20 +85,6 @@ def test_input_correction_replaces_only_last_user_message(tmp_path: Path) -> Non
     assert last_utterance(ROWS[0].example) == "Pay five to Ann, a."
 
 
-def test_nested_accepted_values_survive_correction(tmp_path: Path) -> None:
-    """A correction in a row's own format keeps nested `OneOf` values."""
-    expected = [call.model_dump(mode="json") for call in truth_of(ROWS[0])]
-    (_, _, corrected) = apply_patch(ROWS, patch(tmp_path, correction(ROWS[2], expected=expected)))
-    assert corrected.expected == ROWS[0].expected
-
-
-def test_patch_cannot_be_applied_twice(tmp_path: Path) -> None:
-    """A corrected row is not the row that was reviewed."""
-    path = patch(tmp_path, correction(ROWS[0]))
-    with pytest.raises(DataError, match=r"a is not the row that was reviewed"):
-        list(apply_patch(list(apply_patch(ROWS, path)), path))
-
-
 def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
     """After all rows, the error names missing ids; an id of another dataset does not match."""
     missing = row("a", CALL, dataset="other")
@@ -128,16 +113,3 @@ def test_invalid_line_is_reported_before_any_row(
     path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[1], **fields))
     with pytest.raises(DataError, match=rf"patch\.jsonl:2: .*{problem}"):
         apply_patch(ROWS, path)
-
-
-@pytest.mark.parametrize(
-    ("expected", "problem"),
-    [
-        ([{"name": "f", "arguments": {}, "after": [0]}], "must be indices of other calls"),
-        ([{"name": "f", "arguments": {"a": [{"$one_of": [1]}]}}], r"\$optional"),
-    ],
-)
-def test_invalid_expected_calls_are_refused(tmp_path: Path, expected: object, problem: str) -> None:
-    """Expected calls that a row cannot contain are an error."""
-    with pytest.raises(DataError, match=rf"a: .*{problem}"):
-        list(apply_patch(ROWS, patch(tmp_path, correction(ROWS[0], expected=expected))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,11 +11,7 @@ from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
 from switchcraft_training.checking import check
 from switchcraft_training.cli import main
-from switchcraft_training.datasets import xlam
-from switchcraft_training.datasets.corrections import row_sha256
 from switchcraft_training.datasets.rows import read_rows
-
-"""Prints the peak memory of a command in KiB, from a process too small to be that peak itself."""
 
 TOOLS = json.dumps([{"name": "f", "description": "F.", "parameters": {"a": {"type": "int"}}}])
 
@@ -65,20 +60,6 @@ def test_import_writes_rows_and_reports_split_counts(
     printed = capsys.readouterr().out
     assert "101 examples, 1 of them duplicates" in printed
     assert printed.split()[-7:] == ["xlam", "function_calling_60k", "101", "1", "80", "10", "10"]
-
-
-def test_invalid_row_stops_a_strict_import_and_leaves_no_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names file, row and reason, the status is 1, and there is no half-written file."""
-    path = write_xlam(tmp_path, xlam_row(0, "a"), {**xlam_row(1, "b"), "answers": "[oops"})
-    out = tmp_path / "rows.jsonl"
-
-    assert main(["import", "xlam", str(path), "--out", str(out), "--strict"]) == 1
-
-    error = capsys.readouterr().err
-    assert f"{path}:2: row 2 of the array: JSONDecodeError: Expecting value" in error
-    assert sorted(tmp_path.iterdir()) == [path]
 
 
 def test_unreadable_rows_are_set_aside_and_counted_by_reason(
@@ -142,27 +123,6 @@ def test_the_papers_rules_are_options(tmp_path: Path) -> None:
     assert omitting_is_correct("--omit-defaults") == [True, False]
 
 
-@pytest.mark.parametrize("options", [[], ["--omit-defaults"]])
-def test_schemas_that_cannot_be_interpreted_are_set_aside(
-    options: list[str], tmp_path: Path
-) -> None:
-    """No answer to such a row could be judged; the rows beside it are read."""
-    function: dict[str, Any] = {"name": "f", "description": ""}
-    call = '<functioncall> {"name": "f", "arguments": \'{"a": 1}\'}'
-    rows = []
-    for kind in ("date", "integer"):
-        function["parameters"] = {"type": "object", "properties": {"a": {"type": kind}}}
-        system = f"SYSTEM: Use these - {json.dumps(function)}"
-        rows.append({"system": system, "chat": f"USER: {kind}.\n\n\nASSISTANT: {call}"})
-    path, report = tmp_path / "glaive.json", tmp_path / "report.json"
-    path.write_text(json.dumps(rows))
-    command = ["import", "glaive", str(path), "--report", str(report), "--max-unreadable", "0.5"]
-    assert main([*command, *options]) == 0
-    published = load(report)["published"]
-    assert published["read"] == 1
-    assert published["set_aside"] == {"a tool's schema cannot be interpreted": 1}
-
-
 def test_quarantine_keeps_unreadable_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,26 +144,6 @@ def test_quarantine_keeps_unreadable_rows(
     )
     assert (second["line"], second["row"]) == (4, '"no object"')
     assert "2 examples" in capsys.readouterr().out
-
-
-def test_corrections_apply_only_to_reviewed_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A patch changes the row that it names, and stops the import if the row has changed."""
-    path, out, patch = (tmp_path / name for name in ("x.json", "rows.jsonl", "patch.jsonl"))
-    path.write_text(json.dumps([xlam_row(0, "a"), xlam_row(1, "b")]))
-    reviewed = next(xlam.read_source(path))
-    correction = {"kind": "input", "category": "other_ambiguity", "utterance": "in 2024"}
-    row = {"id": "xlam_0", "dataset": "xlam", "row_sha256": row_sha256(reviewed)}
-    patch.write_text(json.dumps(correction | row | {"explanation": "", "reviewer": "", "round": 1}))
-    command = ["import", "xlam", str(path), "--out", str(out), "--corrections", str(patch)]
-
-    assert main(command) == 0
-    assert [judged.example.query for judged in read_rows(out)] == ["in 2024", "b"]
-
-    path.write_text(json.dumps([xlam_row(0, "c")]))
-    assert main(command) == 1
-    assert "xlam_0 is not the row that was reviewed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--out", "--report", "--quarantine"])

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.apis.conversation import parse_conversation
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes
 from switchcraft_training.dataset import load_dataset
@@ -39,16 +38,6 @@ def folder(tmp_path: Path, *runs: Mapping[str, object]) -> McpMark:
     write(tmp_path / "tasks.jsonl.gz", list(TASKS))
     write(tmp_path / "runs.jsonl.gz", list(runs))
     return McpMark(tmp_path)
-
-
-def test_task_becomes_request_with_tool_for_its_service(tmp_path: Path) -> None:
-    """The instruction is the user message, and one tool represents the service's server."""
-    first, second = folder(tmp_path).examples()
-    assert (first.id, first.dataset, first.category) == ("shop__count", "mcpmark", "postgres")
-    assert (first.query, first.tool_names) == ("Count the orders.", ("postgres",))
-    conversation = parse_conversation(second.request)
-    assert [tool.name for tool in conversation.tools] == ["github"]
-    assert not conversation.unread
 
 
 def test_runs_are_attempts(tmp_path: Path) -> None:

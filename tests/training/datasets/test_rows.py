@@ -88,15 +88,6 @@ def test_error_in_array_has_row_number(tmp_path: Path) -> None:
     )
 
 
-def test_error_in_json_lines_has_line_number(tmp_path: Path) -> None:
-    """Blank lines are counted, but they are not rows."""
-    path = tmp_path / "rows.json"
-    path.write_text('{"a": 1}\n\n{"a": \n{"a": 4}\n')
-    rows, [(line, reason, raw)] = read(path)
-    assert (rows, line, raw) == ([1, 4], 3, b'{"a": \n')
-    assert reason.startswith("JSONDecodeError: ")
-
-
 @pytest.mark.parametrize("rest", ["", ', {"a"', ', {"a": 2} {"a": 3}]', ", oops]"])
 def test_invalid_json_in_array_stops_reading(rest: str, tmp_path: Path) -> None:
     """The rows after that point cannot be separated, so they cannot be quarantined."""

@@ -21,7 +21,6 @@ from tests.training.decisions.cases import (
     negative_evidence,
     right,
     write_log,
-    wrong,
 )
 
 LINES: tuple[Line, ...] = (
@@ -104,41 +103,3 @@ def test_log_without_measurable_queries_is_an_error_with_a_remedy(tmp_path: Path
     config = config_of(format="decisions", path="log")
     with pytest.raises(DataError, match=r"1 queries that every arm.*exploration_share.*also"):
         require_measured_rows(load_dataset(config, tmp_path), config, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["decisions"], "give one path, either as decisions:PATH or as decisions PATH"),
-        (["decisions:log", "log"], "give one path, either as decisions:PATH"),
-        (["xlam:log", "--weak-evidence"], "is only for decisions:PATH"),
-        (["decisions:log", "--corrections", "p"], "applies to datasets"),
-    ],
-)
-def test_contradicting_options_are_rejected(
-    options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error says what to write instead."""
-    assert main(["import", *options]) == 1
-    assert problem in capsys.readouterr().err
-
-
-def test_additional_log_is_used_only_for_training(tmp_path: Path) -> None:
-    """Under `also`, its queries are training-only rows, with labels of the arms that answered."""
-    everything = [
-        line
-        for i in range(3)
-        for arm in ("large", "small")
-        for line in (
-            decision(f"{arm}{i}", arm, content=content(f"q{i}")),
-            wrong(f"{arm}{i}"),
-        )
-    ]
-    write_log(tmp_path / "measured", everything)
-    write_log(tmp_path / "log", LINES)
-    config = config_of(format="decisions", path="measured").model_copy(
-        update={"also": (config_of(format="decisions", path="log").source,)}
-    )
-    dataset = load_dataset(config, tmp_path)
-    assert (dataset.measured_rows, dataset.teaching_rows) == ((0, 1, 2), (3, 4))
-    np.testing.assert_array_equal(dataset.correct[3:], [[1, 0], [1, np.nan]])

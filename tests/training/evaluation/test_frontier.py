@@ -9,8 +9,6 @@ from router_service.core.errors import PolicyError
 from router_service.measurement.goals import find_point, parse_goal
 from router_service.measurement.rules import Bench, Entry
 from switchcraft_training.evaluation.frontier import (
-    aiq,
-    apgr,
     matching,
     validate_goals,
 )
@@ -18,24 +16,6 @@ from switchcraft_training.evaluation.report import main_figures
 from tests.training.evaluation.cases import simulated_experiment
 
 pytestmark = pytest.mark.usefixtures("few_draws")
-
-
-def test_apgr_of_a_straight_line_equals_random_mixing() -> None:
-    """Mixing weak and strong at random recovers 10%, 20%, ... of the gap: 0.55 on average."""
-    weak, strong = np.array([1.0, 0.6]), np.array([11.0, 0.8])
-    assert apgr(strong[None], weak, strong) == pytest.approx(0.55)
-    at_once = np.array([[1.0001, 0.8], [11.0, 0.8]])
-    assert apgr(at_once, weak, strong) == pytest.approx(1.0)
-    assert np.isnan(apgr(at_once, strong, weak))
-
-
-def test_aiq_is_the_mean_height_of_the_convex_hull() -> None:
-    """A point above the line between two others raises the hull; one below it does not."""
-    line = np.array([[1.0, 0.5], [3.0, 0.9]])
-    assert aiq(line, 1, 3) == pytest.approx(0.7)
-    assert aiq(np.vstack([line, [2.0, 0.6]]), 1, 3) == pytest.approx(0.7)
-    assert aiq(np.vstack([line, [2.0, 0.8]]), 1, 3) == pytest.approx((0.65 + 0.85) / 2)
-    assert aiq(line, 1, 5) == pytest.approx((0.7 * 2 + 0.9 * 2) / 4)
 
 
 def entries(*points: tuple[float, float]) -> list[Entry]:

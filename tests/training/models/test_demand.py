@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from router_service.predictor.packing import Packed
-from switchcraft_training.data.table import Table, concatenate
+from switchcraft_training.data.table import Table
 from switchcraft_training.models.branches import fit_demand, held_out_demand
 from switchcraft_training.models.optimization import feature_tensor
 from tests.training.models.cases import rows_of
@@ -30,24 +29,6 @@ def test_demand_is_learned_as_none_one_or_several() -> None:
     said = forest(feature_tensor(others)).numpy()
     np.testing.assert_allclose(said.sum(1), 1.0, atol=1e-5)
     assert (said.argmax(1) == np.minimum(others.expected_calls, 2)).mean() > 0.95
-
-
-def test_predictions_are_held_out_by_group() -> None:
-    """Calls that only one group asks for are predicted only by the forest that saw the group."""
-    data = asking(200, 50)
-    alone = data.groups == 7
-    # Nothing else looks like this group, and nothing else asks for a call.
-    packed = tuple(
-        replace(row, features=(1000.0 * own, 1.0))
-        for row, own in zip(data.packed, alone, strict=True)
-    )
-    data = replace(data, packed=packed, expected_calls=alone.astype(np.float64))
-    more = concatenate([data] * 3)
-    unseen, seen = held_out_demand(more, 0), fit_demand(more, 0)
-    assert unseen is not None
-    own = more.groups == 7
-    assert unseen[own, 1].max() == 0
-    assert seen(feature_tensor(more))[torch.from_numpy(own), 1].min() > 0.5
 
 
 def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:

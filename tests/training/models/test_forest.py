@@ -13,7 +13,6 @@ from switchcraft_training.models.branches import (
     FEATURE_SHARE,
     MIN_LEAF,
     TREES,
-    Forest,
     fit_forest,
     least_leaf_rows,
 )
@@ -57,28 +56,6 @@ def test_forest_equals_scikit_learn(outputs: int) -> None:
         wanted = library.predict(asked).reshape(-1, outputs)
         np.testing.assert_allclose(forest(torch.from_numpy(asked)).numpy(), wanted, atol=1e-6)
     assert np.ptp(forest(torch.from_numpy(features)).numpy()) > 0.3
-
-
-def test_values_at_thresholds_equal_scikit_learn() -> None:
-    """On each threshold, and on the nearest single-precision numbers about it, both agree.
-
-    Every tree is tested separately, so that no other tree hides a wrong branch.
-    """
-    features = counts(200, 1)
-    library = trees(features, targets_of(features, 2), seed=1)
-    parting = [each for each in library.estimators_ if each.tree_.max_depth > 0]
-    for estimator in parting[:20]:
-        tree = estimator.tree_
-        inner = tree.children_left >= 0
-        near = tree.threshold[inner].astype(np.float32)
-        up, down = np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))
-        asked = np.repeat(features[: inner.sum()], 3, axis=0)
-        places = np.repeat(tree.feature[inner], 3)
-        asked[np.arange(len(asked)), places] = np.column_stack([near, up, down]).ravel()
-        wanted = estimator.predict(asked)
-        np.testing.assert_allclose(
-            Forest([tree])(torch.from_numpy(asked)).numpy(), wanted, atol=1e-6
-        )
 
 
 def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:

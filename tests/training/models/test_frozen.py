@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
-from router_service.core.errors import ConfigError
-from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
 from switchcraft_training.models.frozen import Frozen, freeze, row_inputs
 from switchcraft_training.models.optimization import padded
@@ -64,21 +61,3 @@ def test_states_are_computed_once_for_all_folds(
     caplog.clear()
     finetune_encoder(encoder(3, layers=2), second, folds[1], folds[2], workspace=tmp_path)
     assert "0 reused, 20 computed" in caplog.text  # other weights say something else
-
-
-def test_invalid_frozen_layers_are_rejected() -> None:
-    """Too many layers, and a number for another architecture, raise errors."""
-    data = rows(8, 1)
-    with pytest.raises(ConfigError, match=r"frozen_layers: the encoder has only 1 layers"):
-        finetune_encoder(encoder(), config(2), data, data)
-    size = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    bert = PretrainedEncoder("bert", BertModel(size, add_pooling_layer=False), encoder().tokenizer)
-    with pytest.raises(ConfigError, match="needs a DistilBERT"):
-        finetune_encoder(bert, config(1), data, data)
-    finetune_encoder(bert, config("all", max_epochs=1), data, data)

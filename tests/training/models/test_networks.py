@@ -62,21 +62,3 @@ def test_arm_without_labels_does_not_affect_the_others() -> None:
     logits = logits_of(fitted(train, labels), train)
     assert bool(torch.isfinite(logits).all())
     assert ((logits[:, 0] > 0) == (labels[:, 0] == 1)).float().mean() > 0.95
-
-
-def test_head_with_weight_zero_is_not_learned() -> None:
-    """An auxiliary head with the weight 0 behaves as if its labels were unknown."""
-    train = counts(200)
-    labels = labels_of(train)
-    unknown = labels.clone()
-    unknown[:, 1] = torch.nan
-    torch.manual_seed(0)
-    weighted = fit_networks(train, labels, torch.tensor([1.0, 0.0]), SETTINGS)
-    hidden = fit_networks_again(train, unknown)
-    assert torch.equal(logits_of(weighted, train), logits_of(hidden, train))
-
-
-def fit_networks_again(features: Tensor, labels: Tensor) -> NetworksBranch:
-    """Fit with the same seed, and the weight 0 for the second head."""
-    torch.manual_seed(0)
-    return fit_networks(features, labels, torch.tensor([1.0, 0.0]), SETTINGS)

@@ -74,22 +74,6 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     assert wanted.std(0).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", STAND_INS)
-def test_template_has_the_special_tokens_of_the_tokenizer(name: str, tmp_path: Path) -> None:
-    """A row starts and ends with one special token, whatever its name in the tokenizer."""
-    encoder = load_encoder(str(save(name, tmp_path / name)))
-    first, separator = (
-        encoder.tokenizer.token_to_id(mark)
-        for mark in (encoder.marks.first, encoder.marks.separator)
-    )
-    (row,) = pack(encoder, ["weather"])
-    assert row.token_ids[0] == first
-    assert row.token_ids[-1] == separator
-    assert row.token_ids.count(separator) == 4
-    assert row.token_ids.count(first) == 1
-    assert encoder.model.config.pad_token_id not in row.token_ids
-
-
 def test_sentencepiece_tokenizer_loads(tmp_path: Path) -> None:
     """DeBERTa-v3 is published with only `spm.model`; its special tokens are one token each."""
     folder = save("deberta", tmp_path / "deberta")

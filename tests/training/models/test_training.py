@@ -85,16 +85,6 @@ def test_unknown_labels_are_ignored_by_every_branch() -> None:
     assert hits(trained.model, test).min() >= 0.9
 
 
-@pytest.mark.usefixtures("small_models")
-def test_auxiliary_arms_are_not_predicted() -> None:
-    """There may be auxiliary heads after the pool's arms; no branch predicts them."""
-    data = rows(64, 1, heads=5)
-    settings = config(shares=ALL, max_epochs=1, auxiliary_weight=0.5)
-    model = train_router(encoder(), settings, data, data).model
-    assert predict(model, data).shape == (64, 2)
-    assert {each.shape for each in branch_logits(model, settings, data).values()} == {(64, 2)}
-
-
 def test_patience_stops_a_run_that_does_not_improve() -> None:
     """With random labels, training stops after the configured patience and keeps the best epoch."""
     rng = np.random.default_rng(0)

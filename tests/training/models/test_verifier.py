@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,6 @@ from router_service.measurement.simulation import (
 from router_service.policies.costs import Price
 from router_service.predictor.model import Graph
 from router_service.verifier.graphs import GAIN_FEATURES, StepTerms, Verifier
-from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Floats
@@ -376,41 +374,6 @@ def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
         np.testing.assert_array_equal(answers.p_correct[fold], again.p_correct[fold])
         changed += (answers.p_correct[others] != again.p_correct[others]).sum()
     assert changed > 0
-
-
-@pytest.fixture
-def outcomes(config: Path, tmp_path: Path) -> Path:
-    """Write outcomes without answers, and return a configuration that reads them."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    tasks = [{"task": f"t{i}", "service": "github", "instruction": city(i)} for i in range(12)]
-    counts = {"run": "run-1", "success": True, "seconds": 1.0}
-    runs = [
-        {"task": f"t{i}", "arm": arm, **counts, "input_tokens": 1, "output_tokens": 1}
-        for arm in ("large-FC", "small-FC")
-        for i in range(12)
-    ]
-    for name, rows in (("tasks", tasks), ("runs", runs)):
-        text = "\n".join(map(json.dumps, rows))
-        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    values = yaml.safe_load(config.read_text())
-    values |= {"source": {"format": "mcpmark", "path": "."}, "verifier": True}
-    config.write_text(yaml.safe_dump(values))
-    return config
-
-
-REMEDY = "a verifier learns from answers; record answers with `switchcraft-train label`"
-
-
-def test_run_without_recorded_answers_cannot_train_a_verifier(
-    outcomes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run stops before it trains, with one line that names the source and the remedy."""
-    out = tmp_path / "out"
-    status = main(["run", str(outcomes), "--data", str(tmp_path / "data"), "--out", str(out)])
-    assert status == 1
-    assert REMEDY in capsys.readouterr().err
-    assert not (out / "work").exists()
 
 
 def test_verifier_learns_from_the_arms_that_are_left() -> None:

@@ -314,23 +314,6 @@ def test_replacing_an_arm_takes_its_place(
     np.testing.assert_array_equal(after[:, kept], before[:, kept])
 
 
-def test_removing_and_repricing(artifact: Path, joined: Path, tmp_path: Path) -> None:
-    """An arm that joined can be removed again, and a price can change; probabilities stay."""
-    removed, repriced = tmp_path / "removed", tmp_path / "repriced"
-    assert main(["pool", "remove", str(joined), NEW, "--out", str(removed)]) == 0
-    change = ["pool", "reprice", str(joined), NEW, "--price", "5,10"]
-    assert main([*change, "--out", str(repriced)]) == 0
-    rows = [conversation(row) for row in ROWS[:5]]
-    base, less, other = (Router.load(each) for each in (artifact, removed, repriced))
-    assert less.arms == base.arms
-    assert less.predict_batch(rows) == base.predict_batch(rows)
-    assert not less.artifact.manifest.onboarded
-    assert other.predict_batch(rows) == Router.load(joined).predict_batch(rows)
-    profile = other.artifact.manifest.profile[NEW]
-    assert profile.cost_usd() == pytest.approx((100 * 5 + 20 * 10) / 1e6)
-    assert other.decide(ROWS[0].example.request, "theta=0.5").arm != NEW
-
-
 WITHOUT_USAGE = [
     answer(row, NEW, right=True) | {"input_tokens": None, "output_tokens": None} for row in ROWS
 ]

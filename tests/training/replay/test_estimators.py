@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -74,19 +72,6 @@ def test_without_exploration_only_dr_has_a_value() -> None:
     assert same.coverage == 1
     assert value(same.ips) == value(same.dr) == SEEN.mean()
     assert value(same.regret) == 0
-
-
-def test_target_with_few_explored_decisions_is_thin() -> None:
-    """A target that differs from the logged policy is thin without enough explored decisions."""
-    reward = Reward(np.tile(SEEN, 20), np.tile(EXPECTED, (20, 1)), "low")
-    rounds = replace(take_rows(CHOICES, np.tile(np.arange(4), 20)), conversations=np.arange(80))
-    policy, other = np.zeros(80, dtype=np.int64), np.ones(80, dtype=np.int64)
-    found = estimate_policies(rounds, reward, {"policy": policy, "other": other})
-    assert [(each.tried, each.is_thin) for each in found.values()] == [(0, False), (40, False)]
-    few = estimate_policies(
-        CHOICES, Reward(SEEN, EXPECTED, "low"), {"policy": policy[:4], "other": other[:4]}
-    )
-    assert [(each.tried, each.is_thin) for each in few.values()] == [(0, False), (2, True)]
 
 
 def test_repeated_turns_do_not_narrow_intervals() -> None:

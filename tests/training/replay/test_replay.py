@@ -19,10 +19,8 @@ from switchcraft_training.decisions.queries import logged_example
 from switchcraft_training.replay.replay import replay_log
 from tests.training.decisions.cases import (
     Line,
-    call,
     content,
     decision,
-    expects,
     right,
     write_log,
     wrong,
@@ -122,27 +120,6 @@ def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
     assert found.cost_usd.policies["theta=0.5"].n == 2
 
 
-def test_expected_calls_give_a_verdict(tmp_path: Path) -> None:
-    """The checker judges logged answers, as it does for training."""
-    log = write_log(
-        tmp_path,
-        [
-            *(
-                decision("a", content=content("x", (call("Oslo"),))),
-                expects("a", call("oslo")),
-            ),
-            *(
-                decision("b", content=content("y", (call("Rome"),))),
-                expects("b", call("Oslo")),
-            ),
-            *(decision("c"), expects("c", call("Oslo"))),
-        ],
-    )
-    found = replay_log(read_log(log), ["theta=0.5"]).accuracy.chosen
-    assert found is not None
-    assert (found.value, found.n) == (0.5, 2)
-
-
 def test_another_artifact_decides_by_its_own_predictions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,14 +197,3 @@ def test_replay_says_how_many_queries_the_artifact_has_learned_from(
     assert json.loads((tmp_path / "replay.json").read_bytes())["overlap"] == overlap
     assert ("WARNING" in printed) == bool(banner)
     assert banner in printed
-
-
-def test_partly_read_request_goes_to_the_most_probable_arm(tmp_path: Path) -> None:
-    """A partly unreadable request goes to the most probable arm, whatever the policy."""
-    unread: Json = {"reason": "unread", "probabilities": {"large": 0.9, "small": 0.8}}
-    log = write_log(tmp_path, [decision(name, **unread) for name in "ab"])
-    assert replay_log(read_log(log), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 1
-    read = write_log(
-        tmp_path / "read", [decision(name, **unread | {"reason": "argmax"}) for name in "ab"]
-    )
-    assert replay_log(read_log(read), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 0
