@@ -76,7 +76,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
 ) -> None:
     """Recorded answers of two sources give a verified artifact and a report that agrees with it.
 
-    The run includes all measurements: branches, seeds, baselines and truncated input.
+    The run includes all measurements: branches, baselines and truncated input.
     """
     write_more(benchmark / "more")
     values = yaml.safe_load(config.read_text())
@@ -91,7 +91,6 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     (benchmark / "chats.jsonl").write_text(json.dumps(chat))
     values["evaluation"] = {
         "folds": 3,
-        "seeds": [2],
         "baselines": True,
         "baseline_encoder": "distilled",
         "truncated": True,
@@ -236,13 +235,11 @@ def figures_follow_from_predictions(artifact: Artifact) -> None:
 
 
 def every_section_is_there(sections: Json) -> None:
-    """Check for all sections of a run with several seeds, all branches and baselines."""
+    """Check for all sections of a run with all branches and baselines."""
     parts = {part["name"] for part in sections["parts"]}
     assert {f"without {name}" for name in BRANCHES} <= parts
     assert {f"{name} alone" for name in BRANCHES} <= parts
     assert "naive truncation" in parts
-    assert [run["name"] for run in sections["seeds"]["runs"]] == ["seed 42", "seed 2"]
-    assert len(sections["folds"]["runs"]) == 3
     assert len(sections["calibrating"]["trials"]) == 4
     assert sections["promises"]
     # The benchmark has one answer of each arm to each query.

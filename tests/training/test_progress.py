@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
-from datetime import datetime, timedelta
 
 import pytest
 
 from switchcraft_training import progress
 from switchcraft_training.progress import (
     Bar,
-    Stages,
-    Usage,
     running,
     stage,
 )
@@ -42,29 +38,3 @@ def test_a_log_has_lines_with_the_estimated_end(caplog: pytest.LogCaptureFixture
     state = "0:00:00  stage 1 of 2, reading: judged: 2 of 4 models"
     assert caplog.messages[1].startswith(f"{state}, until about ")
     assert caplog.messages[2:4] == [f"{state}, took 0:00:00"] * 2
-
-
-@pytest.mark.parametrize(
-    ("done_share", "left"),
-    [(0.0, timedelta(hours=3)), (0.5, timedelta(hours=1, minutes=30))],
-)
-def test_end_of_the_run_is_estimated_from_finished_stages(
-    caplog: pytest.LogCaptureFixture, done_share: float, left: timedelta
-) -> None:
-    """After a stage that takes a quarter of a run, three times its duration are left."""
-    caplog.set_level(logging.INFO, logger=progress.__name__)
-    shares = {"training": 1.0, "report": 3.0}
-    usages = {
-        ("reading", ""): Usage("reading", seconds=500),
-        ("training", ""): Usage("training", seconds=3600),
-    }
-    stages = Stages(("reading", "training", "report"), usages, shares, "report")
-    stages.done_share = done_share
-    stages.stage_started_s = time.monotonic() - done_share * 3 * 3600
-    before = datetime.now().astimezone()
-    stages.log("half", with_end=True)
-    after = datetime.now().astimezone()
-    ends = {(moment + left).strftime("%H:%M") for moment in (before, after)}
-    (message,) = caplog.messages
-    assert message[-5:] in ends
-    assert "half; the run ends about " in message

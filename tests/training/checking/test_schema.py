@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call, ExpectedCall
@@ -142,3 +145,52 @@ def test_invalid_schema_raises_schema_error(schema: Json, value: Json) -> None:
     other = {"k": 2} if isinstance(value, dict) else [2] if isinstance(value, list) else "y"
     with pytest.raises(SchemaError):
         judge(parameters_with(schema), value, other)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(
+        ["", "Oslo", "-5", "1,500", "1e400", "NaN", "null", "9999-12-31T23:59:59-23:59"]
+    )
+    | st.sampled_from(
+        ["x²", "f(", "{k: 'v'}", "new int[]{1}", "new HashMap<>(){{put(", "\x00", "İ"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=6,
+)
+TYPES = "string integer number array object null any dict tuple ArrayList HashMap Bigint quaternion"
+LEAVES = {
+    "type": st.sampled_from(TYPES.split()) | st.just(["string", "integer"]),
+    "description": st.sampled_from(["Default is 5.", "default: [1, 2", "the coordinates"]),
+    "default": VALUES,
+    "enum": st.lists(VALUES, max_size=2) | st.just(7),
+    "$ref": st.sampled_from(["#", "#/properties/a", "#/$defs/none", 5]),
+}
+SCHEMAS = st.recursive(
+    st.fixed_dictionaries({}, optional=LEAVES) | st.sampled_from([True, 5, "string", None]),
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            **LEAVES,
+            "items": inner,
+            "additionalProperties": inner,
+            "anyOf": st.lists(inner, max_size=2),
+            "allOf": st.lists(inner, max_size=2),
+            "properties": st.dictionaries(st.sampled_from("ab"), inner),
+            "required": st.just(["a"]),
+        },
+    ),
+    max_leaves=5,
+)
+
+
+@given(SCHEMAS, VALUES, VALUES)
+def test_no_schema_and_no_answer_makes_the_checker_crash(
+    schema: Json, want: Json, made: Json
+) -> None:
+    """For every schema and every pair of values, there is a verdict or SchemaError."""
+    with suppress(SchemaError):
+        judge(parameters_with(schema), want, made)

@@ -7,32 +7,13 @@ import pytest
 
 from router_service.core.errors import PolicyError
 from router_service.measurement.goals import find_point, parse_goal
-from router_service.measurement.rules import Bench, Entry
 from switchcraft_training.evaluation.frontier import (
-    matching,
     validate_goals,
 )
 from switchcraft_training.evaluation.report import main_figures
 from tests.training.evaluation.cases import simulated_experiment
 
 pytestmark = pytest.mark.usefixtures("few_draws")
-
-
-def entries(*points: tuple[float, float]) -> list[Entry]:
-    """Return entries with these costs and accuracies; the best single model is at (10, 0.8)."""
-    bench = Bench(np.full(5, 0.8), np.full(5, 10.0), np.full(5, 0.5), np.ones(5))
-    return [
-        bench.measure("router", f"rule {i}", np.full(5, accuracy), np.full(5, cost))
-        for i, (cost, accuracy) in enumerate(points)
-    ]
-
-
-def test_matching_is_the_cheapest_rule_as_accurate_as_the_best_single_model() -> None:
-    """The match is the cheapest entry that is accurate enough, or None if no entry is."""
-    found = matching(entries((1, 0.6), (4, 0.9), (3, 0.8)))
-    assert found is not None
-    assert found.name == "rule 2"
-    assert matching(entries((1, 0.6))) is None
 
 
 def test_goal_picks_the_same_rule_as_the_gateway() -> None:

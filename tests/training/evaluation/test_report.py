@@ -32,13 +32,13 @@ from tests.training.evaluation.cases import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
-OPTIONAL = ("tokens", "repeated", "parts", "stability")
+OPTIONAL = ("tokens", "repeated", "parts")
 
 
 def report_on(experiment: Experiment) -> Report:
     """Return a report without training data."""
     figures = main_figures(experiment)
-    return Report("made-up", figures, PROVENANCE, NEW, all_sections(experiment, figures))
+    return Report("made-up", figures, PROVENANCE, NEW, all_sections(experiment))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_report_contains_goals_and_the_chosen_calibration(tmp_path: Path) -> Non
     study = choose_calibration(labels, raw, range(len(raw)), seed=0)
     told = Experiment(made.table, raw, made.expected_costs_usd, made.policies, calibrating=study)
     figures = main_figures(told)
-    write_report(Report("made-up", figures, PROVENANCE, NEW, all_sections(told, figures)), tmp_path)
+    write_report(Report("made-up", figures, PROVENANCE, NEW, all_sections(told)), tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "the rule for each goal" in page
     assert "as many correct answers as the best single model, or 1 point fewer" in page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle, zip_longest
 from typing import Any
@@ -19,11 +19,9 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from router_service.artifact import Measure
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.rules import KINDS, Entry, Kind
 from router_service.policies.registry import choosing_policies
-from switchcraft_training.config import Grouping
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import (
     LEVELS,
@@ -36,8 +34,7 @@ from switchcraft_training.evaluation.breakdowns import (
 )
 from switchcraft_training.evaluation.calibration import CalibrationFigures
 from switchcraft_training.evaluation.evaluate import Evaluation
-from switchcraft_training.evaluation.learning import LearningCurve
-from switchcraft_training.evaluation.stability import Ablation, Stability
+from switchcraft_training.evaluation.variants import Variant
 from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch
 
@@ -229,49 +226,6 @@ def verified_svg(figures: VerifiedFigures) -> str:
         figure.draw_without_rendering()
         named = [*map(_at, points), operating]
         label_points(axes, named, [*(entry.name for entry in points), "policy verified"])
-        return to_svg(figure)
-
-
-def learning_svg(curves: Mapping[Grouping, LearningCurve]) -> str:
-    """Draw AUC, and accuracy relative to the best single model, over the queries learned from."""
-    with style():
-        figure = new_figure(3.4)
-        left, right = figure.subplots(1, 2)
-        styles: dict[Grouping, tuple[str, str]] = {
-            "tools": ("-", "unseen tools"),
-            "queries": (":" if len(curves) > 1 else "-", "known tools"),
-        }
-        for grouping, points in curves.items():
-            line, tools = styles[grouping]
-            for name, colour, axes, values in (
-                ("verifier", COLOURS["router"], left, [p.verifier_auc for p in points]),
-                ("router", BLUE, left, [p.router_auc for p in points]),
-                ("verified", COLOURS["router"], right, [p.verified for p in points]),
-                ("choose once", BLUE, right, [p.once for p in points]),
-            ):
-                known = [
-                    (point.queries, value)
-                    for point, value in zip(points, values, strict=True)
-                    if value is not None
-                ]
-                if not known:
-                    continue
-                axes.plot(
-                    [queries for queries, _ in known],
-                    [v.difference if isinstance(v, Entry) else v.value for _, v in known],
-                    color=colour,
-                    linestyle=line,
-                    marker="o",
-                    markersize=4,
-                    label=f"{name}, {tools}",
-                )
-        left.set_ylabel("mean AUC")
-        right.set_ylabel("accuracy - best single model")
-        right.yaxis.set_major_formatter(PercentFormatter(1, decimals=1, symbol=" points"))
-        for axes in (left, right):
-            axes.set_xlabel("labelled queries")
-            axes.grid(visible=True)
-            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         return to_svg(figure)
 
 
@@ -468,40 +422,7 @@ def repeated_svg(groups: Sequence[AttemptShares]) -> str:
         return to_svg(figure)
 
 
-def stability_svg(stability: Stability) -> str:
-    """Draw each run's router, best single model and oracle, and the router's cost."""
-    runs = stability.runs
-    places = np.arange(len(runs))[::-1]
-    with style():
-        figure = new_figure(1.2 + 0.28 * len(runs))
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        kinds: tuple[tuple[Kind, str, list[tuple[float, float]]], ...] = (
-            ("single", "best single model", [_pair(r.best_single_accuracy) for r in runs]),
-            ("router", "router", [_pair(r.router.accuracy) for r in runs]),
-            ("oracle", "oracle", [_pair(r.oracle_accuracy) for r in runs]),
-        )
-        for offset, (kind, label, pairs) in zip((0.18, 0, -0.18), kinds, strict=True):
-            left.errorbar(
-                [value for value, _ in pairs],
-                places + offset,
-                xerr=[stderr for _, stderr in pairs],
-                fmt=MARKERS[kind],
-                color=COLOURS[kind],
-                label=label,
-            )
-        left.set_yticks(places, [run.name for run in runs])
-        left.set_xlabel("accuracy, with one standard error")
-        left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        left.grid(visible=True, axis="x")
-        left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-        right.barh(places, [r.router.cost_share for r in runs], color=COLOURS["router"], height=0.5)
-        right.set_xlabel("cost of router / best single model")
-        right.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        right.grid(visible=True, axis="x")
-        return to_svg(figure)
-
-
-def parts_svg(rows: Sequence[Ablation]) -> str:
+def parts_svg(rows: Sequence[Variant]) -> str:
     """Draw accuracy over cost for the shipped router and its variants."""
     with style():
         figure = new_figure(3.0)
@@ -622,10 +543,6 @@ def _names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
     axes.set_yticks(range(len(rows)), rows)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def _pair(measure: Measure) -> tuple[float, float]:
-    return measure.value, measure.stderr
 
 
 def _at(entry: Entry) -> tuple[float, float]:
