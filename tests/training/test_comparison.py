@@ -15,8 +15,8 @@ from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.cli import main
 from switchcraft_training.comparison import labelled_question
-from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 
 FUNCTION = {
     "name": "math.power",
@@ -78,7 +78,7 @@ def labelled_run(folder: Path) -> tuple[Path, Path]:
             request = {"messages": [message], "tools": [tool]}
             expected = Expected((ExpectedCall("tag", {"tags": (["a", "b"],)}),))
             rows.append(Judged(Example(name, "c", request, dataset), expected))
-            answers.append(labelled(name, "tag", {"tags": tags}))
+            answers.append(answer_line(name, "m", ("tag", {"tags": tags})))
     # A question of the installed leaderboard, under its own id.
     name = "calculate_triangle_area"
     area = {"name": name, "parameters": {"type": "object", "properties": {}}}
@@ -88,22 +88,14 @@ def labelled_run(folder: Path) -> tuple[Path, Path]:
     right = {"base": 10, "height": 5, "unit": "units"}
     call = ExpectedCall(name, {parameter: (value,) for parameter, value in right.items()})
     rows += [Judged(known, Expected((call,))), replace_id(rows[0], "nothing_0", Expected(()))]
-    answers += [labelled(known.id, call.name, right), labelled("nothing_0", "tag", {"tags": []})]
-    write_rows(rows, folder / "rows.jsonl")
-    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
-    return folder / "rows.jsonl", folder
+    answers += [answer_line(known.id, "m", (call.name, right))]
+    answers.append(answer_line("nothing_0", "m", ("tag", {"tags": []})))
+    return write_run(folder, rows, answers) / "rows.jsonl", folder
 
 
 def replace_id(judged: Judged, name: str, expected: Expected) -> Judged:
     """Return a row with another id and other expected calls."""
     return Judged(replace(judged.example, id=name), expected)
-
-
-def labelled(example_id: str, name: str, arguments: Json) -> dict[str, Json]:
-    """Return a line of an exported labelling run."""
-    calls = [{"name": name, "arguments": arguments}]
-    counts = {"input_tokens": 9, "output_tokens": 3, "attempt": 0}
-    return {"example_id": example_id, "arm": "m", "calls": calls, "problem": None, **counts}
 
 
 def test_labelling_run_of_five_datasets_is_judged_by_the_installed_checker(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from switchcraft_training.config import RunConfig
 from switchcraft_training.data.splits import fold_table, split_table
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset
-from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
@@ -30,32 +29,23 @@ Answers = Mapping[str, Mapping[str, Sequence[bool]]]
 
 def write_source(folder: Path, texts: Mapping[str, str], answers: Answers) -> None:
     """Write a labelling run: queries by id, and their answers."""
-    folder.mkdir(parents=True, exist_ok=True)
     expected = Expected((ExpectedCall("f", {}),))
     rows = [
         Judged(Example(name, "c", request(text), folder.name), expected)
         for name, text in texts.items()
     ]
-    write_rows(rows, folder / "rows.jsonl")
     lines = [
-        json.dumps(line(name, arm, attempt, right=right))
+        answer_line(name, arm, ("gf"[right], {}), attempt=attempt, latency_s=2.0)
         for arm, queries in answers.items()
         for name, attempts in queries.items()
         for attempt, right in enumerate(attempts)
     ]
-    (folder / "answers.jsonl").write_text("\n".join(lines))
+    write_run(folder, rows, lines)
 
 
 def request(text: str) -> dict[str, object]:
     """Return a request with one tool."""
     return {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
-
-
-def line(name: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:
-    """Return an answer that took 90 + 20 tokens and two seconds."""
-    calls: object = [{"name": "f" if right else "g", "arguments": {}}]
-    counts = {"input_tokens": 90, "output_tokens": 20, "latency_s": 2.0, "attempt": attempt}
-    return {"example_id": name, "arm": arm, "calls": calls, "problem": None, **counts}
 
 
 def source(name: str) -> dict[str, str]:

@@ -91,12 +91,3 @@ def test_folds_in_several_processes_give_the_same_predictions(data: TrainingData
     assert forest.repetitions == len(data.folds())
     assert whole.cpu_seconds > forest.cpu_seconds > 0
     assert whole.peak_memory_mb > 2 * forest.peak_memory_mb  # Both processes, and this one.
-
-
-def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(data: TrainingData) -> None:
-    """Distillation uses the training-only rows, without near-duplicates of measured rows."""
-    groups = np.arange(len(data.table))
-    groups[60:70] = groups[:10]
-    table = replace(data.table, groups=groups, is_measured=np.arange(len(groups)) < 50)
-    ids = [row.token_ids for row in table.packed]
-    assert replace(data, table=table).unrelated_token_ids == (*ids[50:60], *ids[70:])

@@ -22,9 +22,9 @@ from switchcraft_training.cli import main
 from switchcraft_training.config import load_config, trained_config
 from switchcraft_training.data.learned import LearnedQueries, digests_of
 from switchcraft_training.dataset import load_dataset, open_source, sources_sha256
-from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.pipeline import STAGES, run_stages
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 from tests.training.verifiers import one_thread
 
 BRANCHES = ("forest", "networks", "lexical", "encoder")
@@ -41,14 +41,12 @@ def write_more(folder: Path) -> None:
         )
         for i, t in enumerate(texts)
     ]
-    folder.mkdir()
-    write_rows(rows, folder / "rows.jsonl")
     answers = [
-        labelled(row.example.id, arm, 0, right=i % 2 == 0)
+        answer_line(row.example.id, arm, ("gf"[i % 2 == 0], {}))
         for arm in ("other", "fourth")
         for i, row in enumerate(rows)
     ]
-    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    write_run(folder, rows, answers)
 
 
 Train = Callable[[], tuple[int, str]]
@@ -261,10 +259,3 @@ def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) ->
     opened = (open_source(source, recorded_data) for source in sources)
     examples = [example for source in opened for example in source.examples()]
     np.testing.assert_array_equal(known.digests, LearnedQueries.of(examples).digests)
-
-
-def labelled(query: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:
-    """Return a line of an exported labelling run."""
-    calls: object = [{"name": "f" if right else "g", "arguments": {}}]
-    counts = {"input_tokens": 9, "output_tokens": 3, "attempt": attempt}
-    return {"example_id": query, "arm": arm, "calls": calls, "problem": None, **counts}

@@ -9,9 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from router_service.core.errors import DataError
 from router_service.measurement.rules import Choices
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import (
@@ -106,25 +104,3 @@ def test_file_gives_winners_and_losers_without_ties(tmp_path: Path) -> None:
         Battle("river stone", "mix", "gpt"),
     )
     assert found.models == ("gpt", "mix")
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("{", "JSONDecodeError"),
-        ("[1]", "a row is an object"),
-        (json.dumps({k: v for k, v in ROW.items() if k != "winner"}), "`winner` must be a string"),
-        (json.dumps(ROW | {"prompt": ["Hi"]}), "`prompt` must be a string"),
-        (json.dumps(ROW | {"winner": "gpt"}), "`winner` is 'gpt'; it must be model_a, model_b or"),
-    ],
-)
-def test_row_that_cannot_be_parsed_is_an_error_with_its_line(
-    line: str, problem: str, tmp_path: Path
-) -> None:
-    """The error names the file, the line and the field."""
-    path = write(tmp_path, [ROW])
-    path.write_text(path.read_text() + line)
-    with pytest.raises(DataError) as caught:
-        read_preferences(SETTINGS, tmp_path)
-    assert (caught.value.path, caught.value.line) == (path, 2)
-    assert problem in caught.value.problem

@@ -134,36 +134,6 @@ def test_rejected(schema: dict[str, Any], expected: object, given_: object, code
     assert judge(schema, expected, given_) == (False, [code])
 
 
-JAVA = {
-    "type": "string",
-    "description": "The ids. This is Java ArrayList type in string representation.",
-}
-
-
-@pytest.mark.parametrize(
-    ("wanted", "written", "is_right"),
-    [
-        ([101, 102], "new ArrayList<>(Arrays.asList(101, 102))", True),
-        ([101, 102], "[101, 102]", True),
-        (["a", "b"], 'List.of("a", "b")', True),
-        (5, "5L", True),
-        (True, "true", True),
-        ("reader", "reader", True),
-        ({"role": "admin"}, "{role: 'admin'}", True),
-        ([101, 102], "[102, 103]", False),
-        (5, "6L", False),
-        (True, "false", False),
-        ("today", '["today"]', False),
-        ("callback", "callback()", False),
-    ],
-)
-def test_java_and_javascript_literals_are_compared_by_value(
-    wanted: object, written: str, is_right: bool
-) -> None:
-    """A Java or JavaScript literal is compared by its value, not by its spelling."""
-    assert judge(JAVA, wanted, written)[0] is is_right
-
-
 WEATHER = tool("get_weather", city=STRING, days={**INTEGER, "description": "Default is 1"})
 OSLO = ExpectedCall("get_weather", {"city": ("Oslo",)})
 
@@ -349,13 +319,6 @@ def test_score_reaches_the_threshold_only_without_errors(
     verdict = check([tool("f"), tool("g")], Expected(want), [Call(n, a) for n, a in made])
     assert 0 <= verdict.score <= 1
     assert verdict.correct == (verdict.score >= CORRECT_FROM) == (not verdict.errors)
-
-
-@given(st.integers(-999, 999), st.integers(-999, 999))
-def test_different_integer_is_never_accepted(a: int, b: int) -> None:
-    """Two different integers never compare as equal, as numbers or inside texts."""
-    assert judge(INTEGER, a, b)[0] == (a == b)
-    assert judge(STRING, f"room {a}", f"room {b}")[0] == (a == b)
 
 
 @given(

@@ -79,16 +79,6 @@ def test_equal_queries_with_equal_tools_are_kept_once() -> None:
     assert sum(split_examples(corpus, 1, within="category").sizes().values()) == 3
 
 
-def test_the_query_of_a_turn_is_its_whole_conversation() -> None:
-    """Turns that end in the same words are different queries if they began differently."""
-    corpus = [
-        turn(0, "x", "Hello", "Yes?", "Go"),
-        turn(1, "y", "Good day", "Yes?", "Go"),
-        turn(2, "z", "Hello ", "yes?", "go"),
-    ]
-    assert unique(corpus) == [0, 1]
-
-
 def test_turns_of_a_conversation_are_never_parted() -> None:
     """Turns stay together, and so do conversations that share a query, also across datasets."""
     corpus = [

@@ -166,19 +166,6 @@ def test_clone_of_the_leaderboard_is_read_as_one_run(clone: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("arm", ["m", "m-FC"])
-def test_locally_served_models_answer_in_text(tmp_path: Path, arm: str) -> None:
-    """From v3 on, the answers of a native run may be recorded as unparsed text."""
-    text = '<tool_call>\n{"name": "Hotel.book", "arguments": {"nights": 2}}\n</tool_call>'
-    row = {"id": "simple_0", "result": text, "output_token_count": 5}
-    write(tmp_path / "result" / arm / "BFCL_v3_simple_result.json.gz", row)
-    write(tmp_path / "verdict" / arm / "simple.json.gz", {"id": "simple_0", "valid": True})
-    recording = bfcl.open_recording(tmp_path)
-    (answer,) = recording.answers(arm)
-    assert answer.calls == (Call("Hotel.book", {"nights": 2}),)
-    assert list(recording.verdicts(arm)) == [("simple_0", True, None, 0)]
-
-
 @pytest.mark.parametrize(
     ("latency", "seconds"),
     [(1.5, 1.5), (2, 2.0), ([0.5, 1, 0.25], 1.75), ("N/A", None), (0, None), ([], None)],

@@ -125,21 +125,6 @@ def test_invalid_row_is_refused_or_passed_to_handler(
     assert [fault.line for fault in faults] == [1]
 
 
-def test_unknown_category_stops_reading(tmp_path: Path) -> None:
-    """Excluded categories have a reason, and any other category is an error."""
-    for category in LEFT_OUT:
-        write(tmp_path / f"BFCL_v4_{category}.json", "not a question")
-    with pytest.raises(DataError, match="contains no data"):
-        only(tmp_path)
-    question("BFCL_v3_simple.json", ASKED, [TRUTH], tmp_path)
-    assert only(tmp_path).example.category == "simple"
-    question("BFCL_v5_simple.json", ASKED, [TRUTH], tmp_path)
-    assert only(tmp_path).example.dataset == "bfcl-v3"
-    question("BFCL_v4_telepathy.json", ASKED, [TRUTH], tmp_path)
-    with pytest.raises(DataError, match="unknown category 'telepathy'"):
-        only(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def installed() -> list[Judged]:
     """Read all of the installed package's data."""

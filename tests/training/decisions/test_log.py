@@ -49,25 +49,3 @@ def test_broken_line_is_an_error_or_quarantined(tmp_path: Path) -> None:
     quarantine.close()
     assert "decision.propensity: Input should be greater than 0" in quarantine.path.read_text()
     assert quarantine.count == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        ("decisions-1.jsonl", "", "contains no decision"),
-        (
-            "decisions-1.jsonl",
-            right("a").model_dump_json() + "\n",
-            "contains no decision",
-        ),
-        ("rows.txt", "", "contains no file whose name ends in"),
-    ],
-)
-def test_folder_without_decisions_is_an_error(
-    tmp_path: Path, name: str, text: str, problem: str
-) -> None:
-    """A folder without decisions is an error that names the folder."""
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=problem) as caught:
-        read_log(tmp_path)
-    assert caught.value.path == tmp_path

@@ -88,16 +88,6 @@ def test_auc_equals_scikit_learns() -> None:
     assert mean_auc(shares, np.array([[0.6], [0.7], [0.1]])) == pytest.approx(asked_twice)
 
 
-def test_bootstrap_of_a_mean_has_the_textbook_standard_error() -> None:
-    """The bootstrap of a mean gives its textbook standard error; NaN gives None."""
-    values = np.random.default_rng(0).normal(size=(400, 1))
-    estimate = bootstrap(values, lambda means: float(means[0]))
-    assert estimate is not None
-    assert estimate.stderr == pytest.approx(1 / 20, rel=0.1)
-    assert estimate.interval[0] < estimate.value < estimate.interval[1]
-    assert bootstrap(values, lambda _: float("nan")) is None
-
-
 def test_bootstrap_of_many_queries_draws_blocks_within_a_fixed_memory() -> None:
     """Of many queries, random blocks are drawn, with the textbook error of a mean and a ratio."""
     rng = np.random.default_rng(0)

@@ -17,13 +17,10 @@ import pytest
 
 from router_service.checker.toolbox import Call
 from router_service.core.errors import (
-    ConfigError,
     DataError,
     FetchError,
 )
-from switchcraft_training.cli import main
 from switchcraft_training.datasets import bfcl
-from switchcraft_training.fetching.command import read_mirrors
 from switchcraft_training.fetching.recordings import SOURCES, fetch_recording
 from switchcraft_training.fetching.sources import RECORDINGS, PublicRecording, Repository
 from tests.training.fetching.places import (
@@ -250,24 +247,6 @@ def test_questions_may_come_from_a_package(tmp_path: Path, monkeypatch: pytest.M
     (judged,) = found.judged()
     assert judged.example.id == "simple_python_0"
     assert [judged.expected.calls[0].name] == ["geometry_area"]
-
-
-def test_command_takes_names_folders_and_mirrors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder's name stands for its recording, and errors have one line and the status 1."""
-    monkeypatch.setenv("SWITCHCRAFT_MIRRORS", "gorilla-8b=file:///nowhere bfcl-result=file:///x")
-    data = ["--data", str(tmp_path)]
-    assert main(["fetch", "bfcl-v3-8b", "bfcl-v4-2025-12", *data]) == 1
-    assert "switchcraft-train: file:///nowhere is not a public" in capsys.readouterr().err
-    assert main(["fetch", "bfcl-v3-8b", *data, "--mirror", "gorilla-8b=file:///given"]) == 1
-    assert "switchcraft-train: file:///given is not a public" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["fetch", "bfcl", *data])
-    assert 'Choose from: "bfcl-2024-08", "bfcl-v3-8b"' in capsys.readouterr().err
-    for wrong in ("nobody=file:///x", "gorilla", "gorilla="):
-        with pytest.raises(ConfigError, match="is not SOURCE=URL; the sources are bfcl-eval"):
-            read_mirrors([wrong])
 
 
 def test_documentation_has_the_table() -> None:

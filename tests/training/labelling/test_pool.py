@@ -54,20 +54,6 @@ def test_invalid_settings_are_refused(
     assert "sk-secret" not in str(refused.value)
 
 
-def test_identity_depends_on_models_parameters_and_prices(tmp_path: Path) -> None:
-    """Rate limits and timeouts may change between runs; models, parameters and prices may not."""
-    first = load_pool(write(tmp_path, {}, {})).identity()
-    assert (
-        load_pool(write(tmp_path, {"max_concurrency": 2, "timeout_s": 1}, {})).identity() == first
-    )
-    for change in (
-        {"model": "small-2"},
-        {"extra_body": {"reasoning_effort": "low"}},
-        {"price": {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 10.0}},
-    ):
-        assert load_pool(write(tmp_path, {}, change)).identity() != first
-
-
 def test_reserve_is_the_most_that_a_request_may_cost(tmp_path: Path) -> None:
     """One input token for two bytes of the request, and the most output tokens that are allowed."""
     free, bounded = load_pool(

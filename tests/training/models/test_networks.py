@@ -52,13 +52,3 @@ def test_networks_learn_an_informative_feature_and_are_averaged() -> None:
     assert len(votes) == NETWORKS
     assert torch.allclose(torch.stack(votes).mean(0), logits_of(branch, test))
     assert not torch.allclose(votes[0], votes[1])
-
-
-def test_arm_without_labels_does_not_affect_the_others() -> None:
-    """A column without any label neither fails nor makes other columns NaN."""
-    train = counts(200)
-    labels = labels_of(train)
-    labels[:, 1] = torch.nan
-    logits = logits_of(fitted(train, labels), train)
-    assert bool(torch.isfinite(logits).all())
-    assert ((logits[:, 0] > 0) == (labels[:, 0] == 1)).float().mean() > 0.95

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +33,6 @@ from router_service.verifier.graphs import GAIN_FEATURES, StepTerms, Verifier
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Floats
-from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.models.verifier import (
     TrainedVerifier,
     VerifierData,
@@ -52,6 +50,7 @@ from switchcraft_training.verification import (
     with_current_pool,
 )
 from tests.candidates import request
+from tests.training.runs import answer_line, write_run
 from tests.training.verifiers import (
     LITTLE,
     PRICES_USD,
@@ -215,17 +214,6 @@ def test_text_is_accepted_unverified_if_no_call_is_expected(
     np.testing.assert_array_equal(never.asked, usual.asked)
 
 
-def test_fit_is_deterministic(known: VerifierData, fitted: TrainedVerifier, tmp_path: Path) -> None:
-    """The same queries and the same seed give the same graphs."""
-    with one_thread():
-        again = fit_verifier(known, 0, LITTLE)
-    for name, each in (("a", fitted), ("b", again)):
-        (tmp_path / name).mkdir()
-        each.export(tmp_path / name, 1.0)
-    for file in ("verifier.onnx", "verifier-gain.onnx"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-
-
 def example(name: str) -> Example:
     """Return a query of the tool `forecast`."""
     return Example(name, "c", request(f"Forecast for {name}?"), "d")
@@ -319,7 +307,6 @@ def city(number: int) -> str:
 
 def answered(folder: Path) -> None:
     """Write the queries, and the answers of two arms, of which the small one often errs."""
-    folder.mkdir()
     judged = [
         Judged(
             Example(f"q{i}", "c", request(f"Forecast for {city(i)}?"), "d"),
@@ -327,15 +314,12 @@ def answered(folder: Path) -> None:
         )
         for i in range(CITIES)
     ]
-    write_rows(judged, folder / "rows.jsonl")
     lines = []
     for arm, every in (("small-FC", 3), ("large-FC", 10)):
         for i in range(CITIES):
             given = f"place {i} {arm}" if i % every == 0 else city(i)
-            calls = [{"name": "forecast", "arguments": {"city": given}}]
-            counts = {"input_tokens": 90, "output_tokens": 20, "attempt": 0, "problem": None}
-            lines.append(json.dumps({"example_id": f"q{i}", "arm": arm, "calls": calls, **counts}))
-    (folder / "answers.jsonl").write_text("\n".join(lines) + "\n")
+            lines.append(answer_line(f"q{i}", arm, ("forecast", {"city": given})))
+    write_run(folder, judged, lines)
 
 
 def study(training: TrainingData, correct: Floats, tmp_path: Path) -> VerifierStudy:

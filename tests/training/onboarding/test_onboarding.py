@@ -23,10 +23,11 @@ from router_service.router import Router
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import ArmAnswer, VerificationState
 from switchcraft_training.cli import main
-from switchcraft_training.datasets.rows import read_rows, write_rows
+from switchcraft_training.datasets.rows import read_rows
 from switchcraft_training.models import branches
 from switchcraft_training.onboarding.recording import read_recorded
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 from tests.training.verifiers import one_thread
 
 pytestmark = pytest.mark.slow
@@ -63,32 +64,13 @@ def answer(row: Judged, arm: str, *, right: bool) -> dict[str, Json]:
     """Return a line of a labelling run's answers."""
     city = row.example.query.removeprefix("What is the forecast for ").removesuffix("?")
     is_call = bool(row.expected.calls) == right
-    return {
-        "example_id": row.example.id,
-        "arm": arm,
-        "calls": [{"name": "forecast", "arguments": {"city": city}}] if is_call else [],
-        "problem": None,
-        "input_tokens": 100,
-        "output_tokens": 20,
-        "latency_s": 1.0,
-        "attempt": 0,
-    }
+    calls = [("forecast", {"city": city})] if is_call else []
+    return answer_line(row.example.id, arm, *calls, input_tokens=100, latency_s=1.0)
 
 
 def is_newcomer_right(row: Judged) -> bool:
     """Return whether the new model is right: it always calls, even if it should not."""
     return bool(row.expected.calls)
-
-
-def record(
-    folder: Path, rows: Sequence[Judged], lines: Sequence[dict[str, Json]], *, write: bool = True
-) -> Path:
-    """Write a labelling run, and return its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if write:
-        write_rows(rows, folder / "rows.jsonl")
-    (folder / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
 
 
 def newcomers(rows: Sequence[Judged]) -> list[dict[str, Json]]:
@@ -110,11 +92,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for is_call in [bool(row.expected.calls)]
     ]
     root = tmp_path_factory.mktemp("recorded")
-    record(root / "run", ROWS, lines)
+    write_run(root / "run", ROWS, lines)
     old = [
         row._replace(example=replace(row.example, dataset="old")) for row in (*ROWS, *OTHER_ROWS)
     ]
-    record(root / "old", old, [answer(row, ELDER, right=bool(rng.random() < 0.7)) for row in old])
+    write_run(
+        root / "old", old, [answer(row, ELDER, right=bool(rng.random() < 0.7)) for row in old]
+    )
     return root
 
 
@@ -162,7 +146,7 @@ def joined(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactory)
     chosen = list(read_rows(ask / "rows.jsonl"))
     own = {row.example.id for row in ROWS}
     assert len({row.example.id for row in chosen} & own) == 24
-    record(ask, chosen, newcomers(chosen), write=False)
+    write_run(ask, chosen, newcomers(chosen))
     given = ["--recording", str(ask), "--arm", NEW, "--price", "0.01,0.02", "--answers", "24"]
     ids = ["--model", MODEL, "--model", f"azure/{NEW}", "--model", MODEL]
     assert main([*base, *given, *ids, "--out", str(root / "new")]) == 0
@@ -244,7 +228,7 @@ def measured(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
 def estimated(measured: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Let the new model join an artifact that was measured on the recorded queries."""
     root = tmp_path_factory.mktemp("estimated")
-    ask = record(root / "ask", ROWS[:30], newcomers(ROWS[:30]))
+    ask = write_run(root / "ask", ROWS[:30], newcomers(ROWS[:30]))
     given = ["--recording", str(ask), "--arm", NEW, "--price", "0.01,0.02", "--answers", "30"]
     command = ["onboard", str(measured), "--data", str(data), *given, "--out", str(root / "new")]
     assert main(command) == 0
@@ -299,7 +283,7 @@ def test_replacing_an_arm_takes_its_place(
     Answers to queries that the artifact has not learned from are ignored, with a warning.
     """
     asked = [*ROWS, *OTHER_ROWS]
-    recording = record(tmp_path / "ask", asked, newcomers(asked))
+    recording = write_run(tmp_path / "ask", asked, newcomers(asked))
     old = Router.load(artifact)
     out = tmp_path / "new"
     given = ["--recording", str(recording), "--arm", NEW, "--price-per-hour", "1.2"]
@@ -359,7 +343,7 @@ def test_bad_input_stops_with_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Unusable input is named, and nothing is written."""
-    recording = record(tmp_path / "ask", rows, lines)
+    recording = write_run(tmp_path / "ask", rows, lines)
     given = ["--recording", str(recording), "--arm", NEW, "--answers", "30"]
     out = tmp_path / "new"
     command = ["onboard", str(artifact), "--data", str(data), *given, "--out", str(out)]

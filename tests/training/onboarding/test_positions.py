@@ -8,10 +8,8 @@ import pytest
 from router_service.predictor.model import sigmoid
 from switchcraft_training.data.table import Floats
 from switchcraft_training.onboarding.positions import (
-    AnsweredQueries,
     RecordedModels,
     ask_recorded,
-    choose_queries,
 )
 
 QUERIES, MODELS = 300, 24
@@ -44,16 +42,3 @@ def test_few_answers_predict_all_queries(
     assert np.corrcoef(models.probabilities(position), p[:, -1])[0, 1] > 0.85
     accuracy, stderr = models.accuracy(position)
     assert abs(accuracy - p[:, -1].mean()) < 3 * stderr < 0.2
-
-
-def test_informative_queries_tell_more_than_random_ones(models: RecordedModels) -> None:
-    """The chosen queries leave less uncertainty about the position than random ones."""
-    informative, drawn = choose_queries(models, np.arange(QUERIES), 40, seed=1)
-    assert not set(informative) & set(drawn)
-
-    def uncertainty(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:
-        prior = models.probabilities(models.prior)[rows]
-        covariance = models.place(AnsweredQueries(rows, prior, np.ones(len(rows)))).covariance
-        return float(np.linalg.slogdet(covariance)[1])
-
-    assert uncertainty(informative) < uncertainty(drawn)

@@ -13,9 +13,7 @@ from router_service.apis.conversation import Json
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import CandidateRecord
 from switchcraft_training.cli import main
-from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.decisions.log import read_log
-from switchcraft_training.decisions.queries import logged_example
 from switchcraft_training.replay.replay import replay_log
 from tests.training.decisions.cases import (
     Line,
@@ -25,7 +23,6 @@ from tests.training.decisions.cases import (
     write_log,
     wrong,
 )
-from tests.training.evaluation.cases import copy_shipped
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 
@@ -169,31 +166,3 @@ def test_invalid_policy_is_an_error(
     status, _, error = run(capsys, log, "--policy", policy)
     assert status == 1
     assert problem in error
-
-
-@pytest.mark.parametrize(
-    ("learned", "overlap", "banner"),
-    [
-        (0, {"queries": 20, "learned": 0, "share": 0.0}, ""),
-        (5, {"queries": 20, "learned": 5, "share": 0.25}, "learned from 5 of these 20 queries (25"),
-        (None, {"queries": 20, "learned": None, "share": None}, "it is unknown whether these"),
-    ],
-)
-def test_replay_says_how_many_queries_the_artifact_has_learned_from(
-    learned: int | None,
-    overlap: Json,
-    banner: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Output and JSON name the learned queries, or say that the artifact does not record them."""
-    pair = (ARMS[0], ARMS[2])
-    log = write_log(tmp_path / "log", log_lines(20, 0.4, arms=pair, text="Book a table"))
-    examples = (logged_example(line) for line in read_log(log).decisions[: learned or 0])
-    known = None if learned is None else LearnedQueries.of(examples)
-    copy_shipped(tmp_path / "artifact", known)
-    options = ["--artifact", tmp_path / "artifact", "--policy", "theta=0.5", "--out", tmp_path]
-    _, printed, _ = run(capsys, log, *options)
-    assert json.loads((tmp_path / "replay.json").read_bytes())["overlap"] == overlap
-    assert ("WARNING" in printed) == bool(banner)
-    assert banner in printed
