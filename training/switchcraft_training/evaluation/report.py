@@ -203,7 +203,7 @@ def write_page(template: str, path: Path, drawings: Mapping[str, str], **values:
 
 def draw_plots(report: Report) -> dict[str, str]:
     """Draw every plot whose data the report contains; return SVG elements by name."""
-    drawn = {"pareto": plots.pareto_svg(report.test), "sweep": plots.sweep_svg(report.test)}
+    drawn = {"pareto": plots.pareto_svg(report.test)}
     if report.epochs:
         drawn["curves"] = plots.curves_svg([report.epochs])
     if isinstance(report.verified, VerifiedFigures):
@@ -211,10 +211,7 @@ def draw_plots(report: Report) -> dict[str, str]:
     sections = report.sections
     if sections is None:
         return drawn
-    drawn["categories"] = plots.categories_svg(sections.categories)
     drawn["differences"] = plots.differences_svg(sections.categories)
-    drawn["routing"] = plots.routing_svg(sections.routing)
-    drawn["misroutes"] = plots.misroutes_svg(sections.misroutes)
     drawn["confusion"] = plots.confusion_svg(sections.confusion)
     drawn["calibration"] = plots.calibration_svg(sections.calibration)
     if sections.tokens:
@@ -222,8 +219,6 @@ def draw_plots(report: Report) -> dict[str, str]:
     if sections.repeated:
         drawn["repeated-arms"] = plots.repeated_svg(sections.repeated.arms)
         drawn["repeated-categories"] = plots.repeated_svg(sections.repeated.categories)
-    if sections.parts:
-        drawn["parts"] = plots.parts_svg(sections.parts)
     return drawn
 
 
