@@ -86,7 +86,7 @@ def test_unreadable_rows_are_set_aside_and_counted_by_reason(
 
 
 def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
-    """They are counted, and neither stop a strict import nor count towards the limit."""
+    """They are counted, and do not count towards the limit."""
     chat = "USER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>"
     function = json.dumps({"name": "f", "description": "", "parameters": {}})
     call = chat.replace("Hello.", '<functioncall> {"name": "f", "arguments": \'{}\'}')
@@ -96,7 +96,9 @@ def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
     path, report = tmp_path / "glaive.json", tmp_path / "report.json"
     path.write_text(json.dumps(rows))
 
-    assert main(["import", "glaive", str(path), "--strict", "--report", str(report)]) == 0
+    assert (
+        main(["import", "glaive", str(path), "--max-unreadable", "0", "--report", str(report)]) == 0
+    )
 
     assert load(report)["read"] == 2
     assert load(report)["published"] == {
