@@ -109,12 +109,12 @@ def repetitions(config: RunConfig, rows: int) -> dict[str, float]:
     A part is a step of `ONE_FOLD`, or a stage.
     """
     settings = config.evaluation
-    routers = settings.folds * (1 + len(settings.seeds) + settings.truncated) + 1
+    routers = settings.folds * (1 + settings.truncated) + 1
     return {
         "int8 graph": settings.folds + 1,
         "int8 graph's predictions": settings.folds,
         ONE_FOLD: routers,
-        "folds": 1 + len(settings.seeds) + settings.truncated,
+        "folds": 1 + settings.truncated,
         STATES: 1 + settings.truncated,
         experiment.BASELINES: settings.folds,
         EMBEDDING: rows / EMBEDDED_ROWS,
@@ -243,9 +243,9 @@ def study_all(data: TrainingData, validation: HeldOutPredictions) -> None:
         calibrating=study,
     )
     with stage(experiment.MAIN_TABLE):
-        figures = main_figures(result)
+        main_figures(result)
     with stage(pipeline.REPORT):
-        all_sections(result, figures)
+        all_sections(result)
 
 
 def calibrated(table: Table, raw: Floats, seed: int) -> tuple[CalibrationStudy, Floats]:

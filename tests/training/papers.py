@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from router_service.checker.toolbox import ExpectedCall
-from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 
 DATASETS = ("bfcl-v3", "confetti", "glaive", "hermes", "xlam")
 WEATHER = {
@@ -28,7 +27,6 @@ def write_labelled(
     The last arm answers a third of the queries wrongly, or in one of several attempts. Every
     fifth query of the first dataset repeats a phrase in an earlier turn `long_phrases` times.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     judged, answers = [], []
     for dataset in DATASETS:
         for number in range(rows):
@@ -47,17 +45,5 @@ def write_labelled(
                 for attempt in range(attempts):
                     is_wrong = arm == arms[-1] and number % 3 == attempt
                     called = {"city": "Nowhere" if is_wrong else city}
-                    answers.append(
-                        {
-                            "example_id": name,
-                            "arm": arm,
-                            "attempt": attempt,
-                            "calls": [{"name": "weather", "arguments": called}],
-                            "problem": None,
-                            "input_tokens": 90,
-                            "output_tokens": 20,
-                        }
-                    )
-    write_rows(judged, folder / "rows.jsonl")
-    lines = "".join(json.dumps(row) + "\n" for row in answers)
-    (folder / "answers.jsonl").write_text(lines)
+                    answers.append(answer_line(name, arm, ("weather", called), attempt=attempt))
+    write_run(folder, judged, answers)

@@ -12,11 +12,11 @@ import pytest
 
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import OneOf
-from router_service.checker.toolbox import Call, ExpectedCall
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.cli import main
-from switchcraft_training.comparison import PeerChecker, labelled_question, peer_questions
-from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.comparison import labelled_question
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 
 FUNCTION = {
     "name": "math.power",
@@ -78,7 +78,7 @@ def labelled_run(folder: Path) -> tuple[Path, Path]:
             request = {"messages": [message], "tools": [tool]}
             expected = Expected((ExpectedCall("tag", {"tags": (["a", "b"],)}),))
             rows.append(Judged(Example(name, "c", request, dataset), expected))
-            answers.append(labelled(name, "tag", {"tags": tags}))
+            answers.append(answer_line(name, "m", ("tag", {"tags": tags})))
     # A question of the installed leaderboard, under its own id.
     name = "calculate_triangle_area"
     area = {"name": name, "parameters": {"type": "object", "properties": {}}}
@@ -88,22 +88,14 @@ def labelled_run(folder: Path) -> tuple[Path, Path]:
     right = {"base": 10, "height": 5, "unit": "units"}
     call = ExpectedCall(name, {parameter: (value,) for parameter, value in right.items()})
     rows += [Judged(known, Expected((call,))), replace_id(rows[0], "nothing_0", Expected(()))]
-    answers += [labelled(known.id, call.name, right), labelled("nothing_0", "tag", {"tags": []})]
-    write_rows(rows, folder / "rows.jsonl")
-    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
-    return folder / "rows.jsonl", folder
+    answers += [answer_line(known.id, "m", (call.name, right))]
+    answers.append(answer_line("nothing_0", "m", ("tag", {"tags": []})))
+    return write_run(folder, rows, answers) / "rows.jsonl", folder
 
 
 def replace_id(judged: Judged, name: str, expected: Expected) -> Judged:
     """Return a row with another id and other expected calls."""
     return Judged(replace(judged.example, id=name), expected)
-
-
-def labelled(example_id: str, name: str, arguments: Json) -> dict[str, Json]:
-    """Return a line of an exported labelling run."""
-    calls = [{"name": name, "arguments": arguments}]
-    counts = {"input_tokens": 9, "output_tokens": 3, "attempt": 0}
-    return {"example_id": example_id, "arm": "m", "calls": calls, "problem": None, **counts}
 
 
 def test_labelling_run_of_five_datasets_is_judged_by_the_installed_checker(
@@ -125,14 +117,6 @@ def test_labelling_run_of_five_datasets_is_judged_by_the_installed_checker(
     assert {json.loads(line)["id"] for line in lines} == {
         f"{dataset}_1" for dataset in ("confetti", "glaive", "hermes", "xlam")
     }
-
-
-def test_compare_without_input_says_what_to_give(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Neither a recording nor a labelling run is an error that names both."""
-    assert main(["compare", "--out", str(tmp_path)]) == 1
-    assert "--labelled ROWS ANSWERS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,10 +145,10 @@ def write(path: Path, rows: list[Any]) -> None:
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
 
 
-def test_compare_writes_table_disagreements_and_sample(
+def test_compare_writes_table_and_disagreements(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table has accuracies and differences; the sample has the one disagreement."""
+    """The table has accuracies and differences, and the one disagreement is written."""
     out = tmp_path / "out"
     assert main(["compare", str(recording), "--peer", "--out", str(out)]) == 0
     table = capsys.readouterr().out
@@ -173,16 +157,3 @@ def test_compare_writes_table_disagreements_and_sample(
     assert (out / "table.md").read_text() == table.removesuffix("\n")
     (found,) = map(json.loads, (out / "disagreements.jsonl").read_text().splitlines())
     assert (found["kind"], found["id"], found["theirs"]) == ("FN", "simple_0", "value_error:list")
-    assert (out / "sample.jsonl").read_text() == (out / "disagreements.jsonl").read_text()
-
-
-def test_installed_leaderboard_checker_is_run(recording: Path) -> None:
-    """The installed checker judges calls as usual, with and without dots in names."""
-    questions, peer = peer_questions(recording), PeerChecker()
-    right = {"base": 2.0, "tags": ["a", "b"]}
-    assert peer.accepts(questions["simple_0"], [Call("math.power", right)])
-    assert peer.accepts(questions["simple_0"], [Call("math_power", right)])
-    assert not peer.accepts(
-        questions["simple_0"], [Call("math.power", {**right, "tags": ["b", "a"]})]
-    )
-    assert not peer.accepts(questions["simple_0"], [])

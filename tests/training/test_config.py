@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from router_service.core.errors import ConfigError
-from router_service.predictor.features import FEATURES
-from switchcraft_training.config import PACKAGE, RunConfig, dump_config, find_config, load_config
+from switchcraft_training.config import PACKAGE, RunConfig, dump_config, load_config
 
 REFERENCE = Path("configs/reference-pool.yaml")
 SHIPPED = sorted(
@@ -22,19 +21,6 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
     """A shipped configuration is valid, and is unchanged after writing and reading it."""
     config = load_config(path)
     assert RunConfig.model_validate(yaml.safe_load(dump_config(config))) == config
-
-
-def test_the_reference_pool_uses_every_structural_count() -> None:
-    """The shipped router uses every structural feature."""
-    assert set(load_config(REFERENCE).packing.features) == set(FEATURES)
-
-
-def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> None:
-    """`configs/NAME.yaml` is the packaged configuration if the path does not exist."""
-    assert find_config(REFERENCE) == PACKAGE / REFERENCE
-    own = tmp_path / "own.yaml"
-    own.touch()
-    assert find_config(own) == own
 
 
 @pytest.mark.parametrize(
@@ -72,20 +58,6 @@ def test_a_wrong_field_is_named(change: dict[str, object], where: str, tmp_path:
         load_config(path)
     assert caught.value.where == where
     assert str(path) in str(caught.value)
-
-
-def test_a_missing_profile_names_the_arm(tmp_path: Path) -> None:
-    """MIRT needs all profiles, and is not silently left out because one is missing."""
-    values = yaml.safe_load((PACKAGE / REFERENCE).read_text())
-    path = tmp_path / "run.yaml"
-    arm = values["pool"][1]
-    del arm["profile"]
-    path.write_text(yaml.safe_dump(values))
-    with pytest.raises(ConfigError, match=f"no `profile` of {arm['arm']} in `pool`"):
-        load_config(path)
-    values["evaluation"]["baselines"] = False
-    path.write_text(yaml.safe_dump(values))
-    assert load_config(path).unprofiled_arms == (arm["arm"],)
 
 
 @pytest.mark.parametrize("text", [None, "a: [", "just words"])

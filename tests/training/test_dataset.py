@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +10,12 @@ import numpy as np
 import pytest
 
 from router_service.checker.toolbox import ExpectedCall
-from router_service.core.errors import ConfigError
-from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig, load_config
+from switchcraft_training.config import RunConfig
 from switchcraft_training.data.splits import fold_table, split_table
 from switchcraft_training.data.table import Table
-from switchcraft_training.dataset import load_dataset, open_source
-from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.dataset import load_dataset
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
@@ -32,32 +29,23 @@ Answers = Mapping[str, Mapping[str, Sequence[bool]]]
 
 def write_source(folder: Path, texts: Mapping[str, str], answers: Answers) -> None:
     """Write a labelling run: queries by id, and their answers."""
-    folder.mkdir(parents=True, exist_ok=True)
     expected = Expected((ExpectedCall("f", {}),))
     rows = [
         Judged(Example(name, "c", request(text), folder.name), expected)
         for name, text in texts.items()
     ]
-    write_rows(rows, folder / "rows.jsonl")
     lines = [
-        json.dumps(line(name, arm, attempt, right=right))
+        answer_line(name, arm, ("gf"[right], {}), attempt=attempt, latency_s=2.0)
         for arm, queries in answers.items()
         for name, attempts in queries.items()
         for attempt, right in enumerate(attempts)
     ]
-    (folder / "answers.jsonl").write_text("\n".join(lines))
+    write_run(folder, rows, lines)
 
 
 def request(text: str) -> dict[str, object]:
     """Return a request with one tool."""
     return {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
-
-
-def line(name: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:
-    """Return an answer that took 90 + 20 tokens and two seconds."""
-    calls: object = [{"name": "f" if right else "g", "arguments": {}}]
-    counts = {"input_tokens": 90, "output_tokens": 20, "latency_s": 2.0, "attempt": attempt}
-    return {"example_id": name, "arm": arm, "calls": calls, "problem": None, **counts}
 
 
 def source(name: str) -> dict[str, str]:
@@ -120,32 +108,6 @@ def test_several_sources_are_one_matrix(data: Path) -> None:
     assert (dataset.measured_rows, dataset.teaching_rows) == ((0, 1), (2, 3, 4))
 
 
-def test_without_auxiliary_arms_only_the_pool_s_answers_teach(data: Path) -> None:
-    """A row of another source is included only if an arm of the pool was asked."""
-    dataset = load_dataset(config_of("theirs", auxiliary_arms="none"), data)
-    assert dataset.arms == ("large", "local")
-    assert [example.id for example in dataset.examples] == ["a", "b", "half", "c"]
-
-
-def test_the_table_is_of_the_own_rows_and_the_pool(data: Path) -> None:
-    """The measured table has only measured rows and pool arms, with costs by token and by hour."""
-    config = config_of("theirs")
-    dataset = load_dataset(config, data)
-    table = dataset.measured(config.arms)
-    assert (table.arms, [e.id for e in table.examples]) == (("large", "local"), ["a", "b"])
-    assert table.correct.tolist() == [[1.0, 0.5], [1.0, 0.0]]
-    np.testing.assert_allclose(table.cost_usd, [[1.3e-3, 2e-3]] * 2)
-    assert table.take([1]).correct.tolist() == [[1.0, 0.0]]
-    assert table.seconds.tolist() == [[2.0, 2.0]] * 2
-
-
-def test_an_arm_that_only_another_source_has_is_refused(data: Path) -> None:
-    """The pool is measured on its own source, so that source must contain all of its arms."""
-    pool = [{"arm": "fourth", "price": PRICES["large"]}]
-    with pytest.raises(ConfigError, match="no recorded answers of fourth"):
-        load_dataset(config_of("theirs", pool=pool), data)
-
-
 def test_own_rows_are_split_as_without_other_datasets(tmp_path: Path) -> None:
     """Another source changes no split or fold; near-duplicates of held-out rows are left out."""
     ours = {f"q{i}": f"Show {city} on the map" for i, city in enumerate(CITIES)}
@@ -166,23 +128,6 @@ def test_own_rows_are_split_as_without_other_datasets(tmp_path: Path) -> None:
         assert not held_out & taught
         assert set(far.values()) <= taught
         assert taught - set(far.values()), "what repeats a training query may teach"
-
-
-def test_run_stops_at_a_giant_group_of_near_duplicates(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error gives the sizes of the folds, an example of the group, and remedies."""
-    ours = {f"q{i}": f"Which is the largest river within {i} km of Oslo?" for i in range(60)}
-    ours |= {f"r{i}": f"{city} {city[::-1]} {city[1:]}" for i, city in enumerate(CITIES)}
-    write_source(tmp_path / "ours", ours, {arm: dict.fromkeys(ours, (True,)) for arm in PRICES})
-    config = tmp_path / "run.yaml"
-    config.write_text(config_of().model_dump_json(exclude_unset=True))
-    command = ["run", str(config), "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    assert main(command) == 1
-    error = capsys.readouterr().err
-    assert "75 measured queries cannot be divided into 5 folds of nearly equal size" in error
-    assert "has 60 queries (80%), for example 'Which is the largest river within 0 km of" in error
-    assert "Remove most of these queries, add other queries, or lower evaluation.folds." in error
 
 
 def test_labels_are_reused_until_something_changes(
@@ -213,39 +158,3 @@ def test_labels_are_reused_until_something_changes(
         "labels of theirs/rows.jsonl: judged, 3 queries x 2 arms",
     ]
     assert labels_by_query(third)[-2] == ("theirs", "a", [None, None, None, 1.0])
-
-
-@pytest.mark.slow
-@pytest.mark.recorded
-def test_the_pool_of_8b_models_is_paid_by_the_hour(recorded_data: Path) -> None:
-    """All but the two repeated of 3,094 queries are measured; the best arm is ToolACE at 84.8%.
-
-    ToolACE takes 48 seconds per query, which costs 0.0159 USD at 1.20 USD per hour.
-    """
-    alone = {"also": (), "auxiliary_arms": "none"}
-    config = load_config(Path("configs/ten-7-8b.yaml")).model_copy(update=alone)
-    table = load_dataset(config, recorded_data).measured(config.arms)
-    assert table.correct.shape == (3092, 10)
-    best = int(table.correct.mean(0).argmax())
-    assert table.arms[best] == "Team-ACE_ToolACE-2-8B"
-    assert table.correct[:, best].mean() == pytest.approx(0.848, abs=0.002)
-    assert table.cost_usd[:, best].mean() == pytest.approx(0.01591, abs=1e-5)
-
-
-def test_runs_of_a_recording_get_the_names_of_arms(recorded_data: Path) -> None:
-    """A mapping of run names renames the arms, their answers and their outcomes; others stay."""
-    named = RunConfig.model_validate(
-        {
-            "name": "made-up",
-            "source": {
-                "format": "bfcl",
-                "path": "bfcl-v4-gptoss",
-                "arms": {"openai_gpt-oss-20b": "gpt-oss-20b"},
-            },
-            "pool": [{"arm": "gpt-oss-20b", "price": PRICES["large"]}],
-        }
-    )
-    source = open_source(named.source, recorded_data)
-    assert source.arms() == ["openai_gpt-oss-120b", "gpt-oss-20b"]
-    outcome = next(iter(source.outcomes("gpt-oss-20b")))
-    assert outcome.arm == "gpt-oss-20b"

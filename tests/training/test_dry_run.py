@@ -89,28 +89,3 @@ def test_all_problems_are_reported_at_once(
     for name in ("gpt-9", "switchcraft-tests/no-such-encoder", "no_such_package"):
         assert any(name in problem for problem in problems), printed
     assert "the run cannot start: 3 problem(s)" in printed
-
-
-def test_all_wrong_settings_are_reported_at_once(
-    broken: Mapping[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every wrong field of a configuration is a separate problem."""
-    wrong = {"training": {"batch_size": 0, "max_epochs": 0}, "colour": "red"}
-    path = tmp_path / "broken.yaml"
-    path.write_text(yaml.safe_dump(merge_settings(broken, wrong)))
-    assert dry_run("run", path, tmp_path / "data") == 1
-    printed = capsys.readouterr().out
-    for field in ("training.batch_size", "training.max_epochs", "colour"):
-        assert field in printed
-
-
-def test_missing_data_and_a_file_as_output_folder_are_problems(
-    config: Path, benchmark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A data folder that does not exist and an output path below a file are reported together."""
-    command = ["run", str(config), "--dry-run", "--data", str(tmp_path / "none")]
-    assert main([*command, "--out", str(config / "out")]) == 1
-    printed = capsys.readouterr().out
-    assert "name the folder of recorded answers with --data" in printed
-    assert "choose another folder with --out" in printed
-    assert dry_run("run", config, benchmark) == 0  # The same configuration, with its data.

@@ -53,20 +53,6 @@ def test_every_own_row_is_asked_once_of_a_router_that_has_not_seen_it(data: Trai
     assert not np.isnan(found.expected_costs_usd).any()
 
 
-def test_folds_are_one_part_and_a_router_of_all_rows_ships(data: TrainingData) -> None:
-    """Results are in the order of the rows, and calibration and rules are chosen on all of them."""
-    folds, division = data.folds(), data.divide()
-    assert division.splits == division.parts["test"] == folds
-    tested = np.array([row for split in folds for row in split.test])
-    assert division.rows == data.table.measured_rows
-    assert tuple(tested[division.order]) == division.rows
-    assert not division.ships_measured
-    assert division.tuning_part == "test"
-    assert division.is_in("test").all()
-    assert division.shipped.train == data.table.measured_rows
-    assert division.shipped.teaching == data.table.teaching_rows
-
-
 def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -> None:
     """Flipping one group's labels changes predictions of other folds, and not of its own fold."""
     chosen = data.table.groups == data.table.groups[0]
@@ -105,39 +91,3 @@ def test_folds_in_several_processes_give_the_same_predictions(data: TrainingData
     assert forest.repetitions == len(data.folds())
     assert whole.cpu_seconds > forest.cpu_seconds > 0
     assert whole.peak_memory_mb > 2 * forest.peak_memory_mb  # Both processes, and this one.
-
-
-def test_what_the_graph_says_is_the_branches_mixed(data: TrainingData) -> None:
-    """Without an encoder there is nothing to quantize, so the graph equals the mixed branches."""
-    found = predict_held_out(data, data.divide(), exported=True)
-    assert found is not None
-    shares = data.config.training.branch_shares
-    np.testing.assert_allclose(found.probabilities, found.mix(shares), atol=1e-5)
-    twice = {name: 2 * share for name, share in shares.items()}
-    np.testing.assert_allclose(found.mix(twice), found.mix(shares))
-    alone = found.branches["forest"]
-    np.testing.assert_allclose(found.mix({"forest": 0.2}), 1 / (1 + np.exp(-alone)))
-
-
-def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(data: TrainingData) -> None:
-    """Distillation uses the training-only rows, without near-duplicates of measured rows."""
-    groups = np.arange(len(data.table))
-    groups[60:70] = groups[:10]
-    table = replace(data.table, groups=groups, is_measured=np.arange(len(groups)) < 50)
-    ids = [row.token_ids for row in table.packed]
-    assert replace(data, table=table).unrelated_token_ids == (*ids[50:60], *ids[70:])
-
-
-def test_another_seed_parts_the_queries_otherwise(data: TrainingData) -> None:
-    """Another seed gives other folds; the same seed gives the same ones."""
-    assert data.with_seed(42).folds() == data.folds()
-    assert data.with_seed(2).folds() != data.folds()
-
-
-def test_other_ids_leave_counts_and_labels(data: TrainingData) -> None:
-    """Truncated input changes the tokens of a query, but not its features and labels."""
-    other = data.with_token_ids([(1, 2, 3)] * len(data.table))
-    assert {row.token_ids for row in other.table.packed} == {(1, 2, 3)}
-    pairs = zip(other.table.packed, data.table.packed, strict=True)
-    assert all(one.features == before.features for one, before in pairs)
-    assert other.table.correct is data.table.correct

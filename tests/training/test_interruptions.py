@@ -18,13 +18,12 @@ from onnx import helper, numpy_helper, save
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from router_service.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact, sha256
+from router_service.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact
 from router_service.core.errors import StorageError
 from switchcraft_training.cli import main
 from switchcraft_training.storage import explaining_failed_writes
 from tests.sandbox import run_in_thread
 from tests.training.disks import full_disk
-from tests.training.labelling.cases import Case
 
 pytestmark = pytest.mark.slow
 
@@ -57,14 +56,6 @@ def test_every_library_s_failed_write_is_one_error(
     assert caught.value.free_bytes[out] > 0
     assert f"{out} (" in str(caught.value)
     assert "run the same command again" in str(caught.value)
-
-
-def test_other_errors_are_not_taken_for_a_full_disk(tmp_path: Path) -> None:
-    """A missing file and an error of the program stay what they are."""
-    with pytest.raises(FileNotFoundError), explaining_failed_writes([tmp_path]):
-        (tmp_path / "missing").read_bytes()
-    with pytest.raises(ValueError, match="a bug"), explaining_failed_writes([tmp_path]):
-        raise ValueError("a bug")
 
 
 def test_run_continues_after_a_full_disk_and_after_a_kill(
@@ -102,42 +93,3 @@ def test_run_continues_after_a_full_disk_and_after_a_kill(
         assert main(run) == 0
     assert "fine-tuning was already finished" in caplog.text
     Artifact.load(out / "artifact")
-
-
-def test_labelling_keeps_its_answers_on_a_full_disk(tmp_path: Path) -> None:
-    """The run stops with the journal's path, and the next one asks only what is missing."""
-    with run_in_thread() as url:
-        case = Case(tmp_path).rows(60).pool({"a": {"base_url": url, "max_concurrency": 2}})
-        with full_disk(150_000):
-            stopped = case.label()
-        assert stopped.returncode == 1
-        assert f"{case.out / 'labelling.sqlite'}: cannot be written: " in stopped.stderr
-        assert "Free some space, and run the same command again" in stopped.stderr
-        assert case.label().returncode == 0
-        assert len(case.answers()) == 60
-
-
-def test_publishing_to_a_full_disk_leaves_the_publication_unchanged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names the directory; no pointer and no part of a release are left."""
-    with full_disk(1_000_000):
-        assert main(["publish", str(SHIPPED), "--to", str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert f"{tmp_path}: cannot be written: File too large; free some space" in error
-    assert not list(tmp_path.iterdir())
-    assert main(["publish", str(SHIPPED), "--to", str(tmp_path)]) == 0
-
-
-def test_a_changed_pool_is_not_left_half_written_on_a_full_disk(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Commands that copy an artifact, such as `onboard`, remove their copy and name `--out`."""
-    out = tmp_path / "new"
-    arm = Artifact.load(SHIPPED).manifest.arms[0]
-    with full_disk(1_000_000):
-        assert main(["pool", "remove", str(SHIPPED), arm, "--out", str(out)]) == 1
-    assert f"{out}: cannot be written: " in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-    assert main(["pool", "remove", str(SHIPPED), arm, "--out", str(out)]) == 0
-    assert sha256(out / MANIFEST) != sha256(SHIPPED / MANIFEST)

@@ -11,15 +11,7 @@ from typing import Final
 
 import pytest
 
-from router_service.policies.registry import parse_policy
-from switchcraft_training.baselines.predictors import ItemResponse
-from switchcraft_training.baselines.registry import ITEM_RESPONSE_FITTING
-from switchcraft_training.checking import CORRECT_FROM
-from switchcraft_training.checking.texts import MIN_COSINE
-from switchcraft_training.config import PACKAGE, RunConfig, load_config, merge_settings
-from switchcraft_training.data.splits import TEST_SHARE, VALIDATION_SHARE
-from switchcraft_training.evaluation.breakdowns import TOOLS
-from switchcraft_training.evaluation.seeds import RULES
+from switchcraft_training.config import PACKAGE, RunConfig, load_config
 from switchcraft_training.labelling.pool import load_pool
 
 FOLDER = PACKAGE / "configs" / "paper"
@@ -64,38 +56,6 @@ def prices(config: RunConfig) -> dict[str, tuple[float | None, float | None]]:
 def paper(name: str) -> RunConfig:
     """Load an experiment's configuration by its short name, as a user does."""
     return load_config(Path(f"configs/paper/{name}.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("variant", "source", "rate", "batches", "gpus", "budgets"),
-    [
-        # Tables "per-model-hparams" and "packing-budget"; devices from "Compute environment".
-        ("distilbert", "distilbert-base-uncased", 5e-5, (16, 16), 4, (512, 100)),
-        ("deberta-v3", "microsoft/deberta-v3-base", 2e-5, (32, 64), 4, (512, 100)),
-        ("modernbert", "answerdotai/ModernBERT-base", 2e-5, (8, 8), 1, (8192, 1600)),
-    ],
-)
-def test_encoders_have_their_own_hyperparameters(
-    variant: str,
-    source: str,
-    rate: float,
-    batches: tuple[int, int],
-    gpus: int,
-    budgets: tuple[int, int],
-) -> None:
-    """Each encoder has the learning rate, batches and budgets of the paper's tables.
-
-    A sweep trains a seed on one device, so its batch is the paper's batch on all devices.
-    """
-    config = paper("encoders").variants()[variant]
-    training, packing = config.training, config.packing
-    assert (config.encoder.source, config.encoder.pooling) == (source, "cls")
-    assert training.learning_rate == rate
-    assert training.batch_size == batches[0] * gpus
-    assert training.evaluation_batch_size == batches[1] * gpus
-    assert (packing.budget_tokens, packing.tool_budget_tokens) == budgets
-    if variant == "distilbert":
-        assert config.training == paper("distilbert").training
 
 
 def all_runs() -> list[tuple[str, RunConfig]]:
@@ -154,49 +114,3 @@ def test_experiments_use_the_paper_s_pools_and_seeds() -> None:
         }
         assert found == pool
         assert not any(arm.extra_body for arm in asked)  # default temperature
-
-
-def test_fixed_numbers_of_the_code_are_the_paper_s() -> None:
-    """Numbers of the paper that are not configurable are the same in the code."""
-    assert CORRECT_FROM == 0.75  # "Training data": AST-match score
-    assert MIN_COSINE == 0.85  # "Brittle string matching"
-    assert (VALIDATION_SHARE, TEST_SHARE) == (0.1, 0.1)
-    # Appendix "Adaptive thresholding"
-    assert [str(parse_policy(rule)) for rule in RULES] == [
-        *("theta=0.5", "theta=0.75"),
-        *("drift=0.2", "drift=0.1", "drift=0.01", "drift=0.001"),
-    ]
-    # Appendix "MIRT-DistilBERT baseline"
-    fitting = ITEM_RESPONSE_FITTING
-    assert (fitting.learning_rate, fitting.batch_size, fitting.max_epochs) == (5e-3, 16, 30)
-    assert fitting.weight_decay == 0
-    assert ItemResponse.__init__.__defaults__ == (25,)
-    assert TOOLS == (1, 3, 6, 10, 50)  # appendix "Misrouted query breakdowns"
-
-
-def test_held_out_datasets_are_the_paper_s_five() -> None:
-    """One variant for each of the five benchmarks, and one that is trained on all of them."""
-    variants = paper("held-out-datasets").variants()
-    assert variants.pop("all-datasets").evaluation.held_out == ()
-    assert [variant.evaluation.held_out for variant in variants.values()] == [
-        (name,) for name in ("bfcl-v3", "confetti", "glaive", "hermes", "xlam")
-    ]
-
-
-def test_probabilistic_labels_are_compared_with_binary_ones() -> None:
-    """The two variants differ in the labels, and only one of them repeats the baselines."""
-    variants = paper("probabilistic").variants()
-    assert {name: each.training.labels for name, each in variants.items()} == {
-        "probabilistic": "probabilistic",
-        "binary": "binary",
-    }
-    soft, binary = variants.values()
-    changes = {"training": {"labels": "binary"}, "evaluation": {"baselines": False}}
-    assert merge_settings(soft.model_dump(mode="json"), changes) == binary.model_dump(mode="json")
-
-
-def test_every_experiment_is_documented() -> None:
-    """docs/paper.md has the command of every configuration."""
-    page = (Path(__file__).parents[2] / "docs" / "paper.md").read_text()
-    for name in NAMES:
-        assert f"configs/paper/{name}.yaml" in page

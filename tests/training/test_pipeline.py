@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from router_service.apis.conversation import Json
 from router_service.artifact import MANIFEST, SHIPPED, Artifact, Manifest, read_manifest
@@ -21,12 +19,12 @@ from router_service.measurement.held_out import describe_pool
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig, load_config, trained_config
+from switchcraft_training.config import load_config, trained_config
 from switchcraft_training.data.learned import LearnedQueries, digests_of
 from switchcraft_training.dataset import load_dataset, open_source, sources_sha256
-from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.pipeline import STAGES, run_stages
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.runs import answer_line, write_run
 from tests.training.verifiers import one_thread
 
 BRANCHES = ("forest", "networks", "lexical", "encoder")
@@ -43,14 +41,12 @@ def write_more(folder: Path) -> None:
         )
         for i, t in enumerate(texts)
     ]
-    folder.mkdir()
-    write_rows(rows, folder / "rows.jsonl")
     answers = [
-        labelled(row.example.id, arm, 0, right=i % 2 == 0)
+        answer_line(row.example.id, arm, ("gf"[i % 2 == 0], {}))
         for arm in ("other", "fourth")
         for i, row in enumerate(rows)
     ]
-    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    write_run(folder, rows, answers)
 
 
 Train = Callable[[], tuple[int, str]]
@@ -78,7 +74,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
 ) -> None:
     """Recorded answers of two sources give a verified artifact and a report that agrees with it.
 
-    The run includes all measurements: branches, seeds, baselines and truncated input.
+    The run includes all measurements: branches, baselines and truncated input.
     """
     write_more(benchmark / "more")
     values = yaml.safe_load(config.read_text())
@@ -93,7 +89,6 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     (benchmark / "chats.jsonl").write_text(json.dumps(chat))
     values["evaluation"] = {
         "folds": 3,
-        "seeds": [2],
         "baselines": True,
         "baseline_encoder": "distilled",
         "truncated": True,
@@ -238,38 +233,15 @@ def figures_follow_from_predictions(artifact: Artifact) -> None:
 
 
 def every_section_is_there(sections: Json) -> None:
-    """Check for all sections of a run with several seeds, all branches and baselines."""
+    """Check for all sections of a run with all branches and baselines."""
     parts = {part["name"] for part in sections["parts"]}
     assert {f"without {name}" for name in BRANCHES} <= parts
     assert {f"{name} alone" for name in BRANCHES} <= parts
     assert "naive truncation" in parts
-    assert [run["name"] for run in sections["seeds"]["runs"]] == ["seed 42", "seed 2"]
-    assert len(sections["folds"]["runs"]) == 3
     assert len(sections["calibrating"]["trials"]) == 4
     assert sections["promises"]
     # The benchmark has one answer of each arm to each query.
     assert [name for name, section in sections.items() if not section] == ["repeated"]
-
-
-def test_a_broken_row_stops_the_run_with_file_and_line(benchmark: Path, train: Train) -> None:
-    """A row that cannot be parsed ends the run with status 1 and one line with its location."""
-    path = next((benchmark / "bench" / "data").glob("*simple.json.gz"))
-    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-    lines[4] = lines[4][:-20]
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    status, printed = train()
-    assert status == 1
-    assert f"{path}:5" in printed.splitlines()[-1]
-
-
-def test_an_arm_without_answers_is_named(config: Path, train: Train) -> None:
-    """A pool with an arm without recorded answers is rejected before training starts."""
-    values = yaml.safe_load(config.read_text())
-    values["pool"][1]["arm"] = "gpt-9"
-    config.write_text(yaml.safe_dump(values))
-    status, printed = train()
-    assert status == 1
-    assert "gpt-9" in printed
 
 
 @pytest.mark.recorded
@@ -287,44 +259,3 @@ def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) ->
     opened = (open_source(source, recorded_data) for source in sources)
     examples = [example for source in opened for example in source.examples()]
     np.testing.assert_array_equal(known.digests, LearnedQueries.of(examples).digests)
-
-
-def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:
-    """Labels are shares of attempts; a query that lacks an arm's answer is training-only."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    expected = Expected((ExpectedCall("f", {}),))
-    requests = {
-        name: {"messages": [{"role": "user", "content": name}], "tools": [tool]}
-        for name in ("answered", "unanswered")
-    }
-    rows = [Judged(Example(name, "c", asked, "d"), expected) for name, asked in requests.items()]
-    write_rows(rows, tmp_path / "rows.jsonl")
-    answers = [
-        labelled("answered", "large-FC", 0, right=True),
-        labelled("answered", "large-FC", 1, right=False),
-        labelled("answered", "small-FC", 0, right=True),
-        labelled("unanswered", "large-FC", 0, right=True),
-    ]
-    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
-    values = yaml.safe_load(config.read_text())
-    values["source"] = {"format": "labelled", "path": "rows.jsonl", "answers": "."}
-    dataset = load_dataset(RunConfig.model_validate(values), tmp_path)
-    assert [example.id for example in dataset.examples] == ["answered", "unanswered"]
-    assert dataset.measured_rows == (0,)
-    np.testing.assert_array_equal(dataset.correct, [[0.5, 1.0], [1.0, np.nan]])
-    assert dataset.attempts.tolist() == [[2, 1], [1, 0]]
-
-
-def labelled(query: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:
-    """Return a line of an exported labelling run."""
-    calls: object = [{"name": "f" if right else "g", "arguments": {}}]
-    counts = {"input_tokens": 9, "output_tokens": 3, "attempt": attempt}
-    return {"example_id": query, "arm": arm, "calls": calls, "problem": None, **counts}
-
-
-def test_a_source_of_labels_needs_both_its_parts(config: Path) -> None:
-    """A labelling run without the folder of its answers is a configuration error."""
-    values = yaml.safe_load(config.read_text())
-    values["source"] = {"format": "labelled", "path": "rows.jsonl"}
-    with pytest.raises(ValidationError, match="answers"):
-        RunConfig.model_validate(values)

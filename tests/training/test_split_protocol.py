@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from router_service.apis.conversation import Conversation, parse_conversation
-from router_service.artifact import MANIFEST, SHIPPED, Artifact, read_manifest
-from router_service.core.errors import ConfigError
+from router_service.artifact import Artifact
 from router_service.measurement.held_out import Figures
 from router_service.measurement.rules import frontier_rules
 from router_service.predictor.model import Classifier
@@ -24,7 +23,7 @@ from switchcraft_training.config import RunConfig
 from switchcraft_training.datasets.rows import read_rows
 from switchcraft_training.experiment import NAIVE_TRUNCATION, run_experiment
 from switchcraft_training.models.checkpoints import FINISHED
-from switchcraft_training.shipping import LARGE_DIFFERENCE, has_cuda_graph
+from switchcraft_training.shipping import LARGE_DIFFERENCE
 from switchcraft_training.training_data import TrainingData, read_training_data
 from tests.training.conftest import ARMS
 from tests.training.models.stand_ins import save
@@ -70,20 +69,8 @@ def test_each_dataset_is_split_80_10_10_by_the_seed(load: Load) -> None:
     split = data.split()
     assert split.sizes() == {"train": 40, "validation": 5, "test": 5}
     assert sorted(data.table.examples[row].dataset for row in split.test) == sorted(DATASETS)
-    assert data.with_seed(42).split() == split
-    assert data.with_seed(2).split() != split
-
-
-def test_turns_of_a_conversation_are_together_only_if_grouped(load: Load) -> None:
-    """`grouped: false` splits rows independently, as the paper does."""
-    for grouped in (True, False):
-        data = load({"grouped": grouped})
-        examples = data.table.examples
-        turns = tuple(replace(e, conversation=f"{i // 2}") for i, e in enumerate(examples))
-        split = replace(data, table=replace(data.table, examples=turns)).split()
-        part_of = {row: part for part, rows in enumerate(split.parts()) for row in rows}
-        together = [part_of[row] == part_of[row + 1] for row in range(0, len(turns), 2)]
-        assert all(together) is grouped
+    other = data.config.model_copy(update={"seed": 2})
+    assert replace(data, config=other).split() != split
 
 
 def test_held_out_dataset_is_tested_whole_and_never_trained_on(load: Load) -> None:
@@ -98,39 +85,6 @@ def test_held_out_dataset_is_tested_whole_and_never_trained_on(load: Load) -> No
     others = {*split.train, *split.validation}
     assert set(datasets[list(others)]) == set(DATASETS) - {"glaive"}
     assert near not in others
-
-
-def test_split_that_cannot_be_made_is_an_error(load: Load) -> None:
-    """An unknown dataset, or too few rows for three parts, is an error that names the setting."""
-    with pytest.raises(
-        ConfigError, match="no measured rows of toolbench; there are rows of bfcl-v3"
-    ):
-        load({"held_out": ["toolbench"]}).split()
-    data = load({})
-    with pytest.raises(ConfigError, match="part is empty"):
-        replace(data, table=data.table.take(range(4))).split()
-
-
-def test_router_that_is_measured_predicts_both_parts_and_ships(load: Load) -> None:
-    """One router learns from the training part; validation rows stop it only if it needs them.
-
-    Calibration and rules are chosen on the validation part. The report of that part compares its
-    rows with the training rows only.
-    """
-    data = load({})
-    split, division = data.split(), data.divide()
-    (trained,) = division.splits
-    assert (trained.train, trained.validation) == (split.train, split.validation)
-    assert trained.test == division.rows == (*split.validation, *split.test)
-    assert data.divide(validated=False).splits[0].validation == ()
-    assert division.ships_measured
-    assert division.shipped == split
-    assert division.tuning_part == "validation"
-    assert division.parts["test"] == (split,)
-    assert division.parts["validation"] == (replace(split, validation=(), test=split.validation),)
-    for part in division.parts:
-        (own,) = division.parts[part]
-        assert tuple(np.array(division.rows)[division.is_in(part)]) == own.test
 
 
 def test_both_parts_have_every_entrant(load: Load) -> None:
@@ -239,33 +193,3 @@ def graphs_are_compared(artifact: Artifact, parity: dict[str, float]) -> None:
     difference, changed = compared.values()
     assert 0 < difference < LARGE_DIFFERENCE
     assert 0 <= changed <= 1
-
-
-def test_large_encoders_get_a_graph_for_gpus(values: Settings) -> None:
-    """By default, a DistilBERT has one and the shipped encoder has none; the setting decides."""
-    shipped = read_manifest(SHIPPED / MANIFEST).encoder
-    distilbert = shipped.model_copy(update={"parameters": 66_362_880})
-    config = RunConfig.model_validate(values)
-    assert [has_cuda_graph(config, each) for each in (shipped, distilbert)] == [False, True]
-    for wanted in (True, False):
-        config = RunConfig.model_validate(values | {"cuda_graph": wanted})
-        assert has_cuda_graph(config, distilbert) == has_cuda_graph(config, shipped) == wanted
-    training = {"max_epochs": 1, "shares": {"lexical": 1}}
-    config = RunConfig.model_validate(values | {"training": training})
-    assert not has_cuda_graph(config, distilbert), "the encoder has no share"
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"evaluation": {"held_out": ["glaive"]}}, "only allowed for the protocol `split`"),
-        ({"evaluation": {"protocol": "split", "seeds": [1]}}, "use `sweep.seeds`"),
-        ({"evaluation": {"protocol": "split"}, "verifier": True}, "requires the protocol `folds`"),
-    ],
-)
-def test_settings_of_the_other_protocol_are_rejected(
-    values: Settings, change: Settings, problem: str
-) -> None:
-    """A setting that the chosen protocol would ignore is an error."""
-    with pytest.raises(ValueError, match=problem):
-        RunConfig.model_validate(values | change)

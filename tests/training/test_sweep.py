@@ -16,7 +16,6 @@ import yaml
 from rich.console import Console
 
 from router_service.artifact import Measure
-from router_service.core.errors import ConfigError
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.evaluation.seeds import (
@@ -28,7 +27,7 @@ from switchcraft_training.evaluation.seeds import (
     write_summary,
 )
 from switchcraft_training.models.checkpoints import Epoch
-from switchcraft_training.sweep import run_sweep, sweep_variants
+from switchcraft_training.sweep import sweep_variants
 
 pytestmark = pytest.mark.slow
 
@@ -101,23 +100,6 @@ def test_sweep_resumes_and_runs_nothing_twice(
     assert "default accuracy" in capsys.readouterr().out
 
 
-def test_failed_run_is_reported_with_its_folder(
-    config: Path, benchmark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An encoder that does not load is reported with its folder, and the exit status is 1."""
-    options = ("--seeds", "1", "--encoders", str(tmp_path / "nowhere"))
-    assert main(arguments(config, benchmark, tmp_path / "out", *options)) == 1
-    assert "nowhere-seed-1: " in capsys.readouterr().err
-    assert json.loads((tmp_path / "out" / "sweep.json").read_text())["variants"] == []
-
-
-def test_encoders_with_the_same_name_are_rejected(config: Path, tmp_path: Path) -> None:
-    """Encoders with the same name are rejected, because their runs would share a folder."""
-    values = RunConfig.model_validate(yaml.safe_load(config.read_text()))
-    with pytest.raises(ConfigError, match="same last name"):
-        run_sweep(values, tmp_path, tmp_path, [1], ["a/tiny", "b/tiny"], None)
-
-
 def test_variant_changes_only_what_it_names(config: Path) -> None:
     """A variant is the configuration with its own settings, merged at every level."""
     values = yaml.safe_load(config.read_text())
@@ -168,18 +150,3 @@ def test_best_seed_is_chosen_on_validation_and_spreads_are_over_all_seeds(tmp_pa
     page = (tmp_path / "sweep.html").read_text()
     assert "theta=0.75" in page
     assert "Fine-tuning curves" in page
-
-
-def test_held_out_dataset_is_compared_with_a_router_that_was_trained_on_it() -> None:
-    """The comparison uses the whole variant's rows of the same datasets, weighted by their size."""
-    datasets = {"glaive": (0.9, 30), "hermes": (0.7, 10), "xlam": (0.1, 99)}
-    runs = [
-        replace(finished("whole", 1, 0.6, 0.6), datasets=datasets),
-        replace(finished("without", 1, 0.6, 0.55), held_out=("glaive", "hermes")),
-    ]
-    whole, without = summarize(runs).variants
-    assert whole.shift is None
-    assert without.shift is not None
-    assert without.shift.held_out.mean == pytest.approx(0.55)
-    assert without.shift.trained_on is not None
-    assert without.shift.trained_on.mean == pytest.approx(0.85)

@@ -275,8 +275,6 @@ def compare(
     labelled: Annotated[Sequence[tuple[Path, Path]], Parameter(metavar="ROWS ANSWERS")] = (),
     paraphrases: str | None = None,
     out: Path,
-    sample: int = 200,
-    seed: int = 1,
     peer: bool = False,
 ) -> None:
     """Compare our checker's verdicts on recorded answers with those of BFCL's checker.
@@ -296,8 +294,6 @@ def compare(
         paraphrases: an encoder that decides whether texts have the same meaning, as
             `encoder.source` (default: our checker accepts no paraphrases)
         out: directory for the table and the disagreements
-        sample: number of disagreements in sample.jsonl
-        seed: seed of the sample
         peer: also run the checker of the installed bfcl-eval
     """
     from switchcraft_training.comparison import CompareOptions, compare_checkers
@@ -311,8 +307,6 @@ def compare(
         labelled=[LabelledRun(rows, answers) for rows, answers in labelled],
         with_peer=peer,
         paraphrases=paraphrases,
-        sample_size=sample,
-        seed=seed,
     )
     print(compare_checkers(options, out))
 

@@ -7,9 +7,8 @@ of the AST checker in the installed `bfcl-eval`.
 from __future__ import annotations
 
 import importlib
-import random
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -262,14 +261,12 @@ class CompareOptions:
     labelled: Sequence[LabelledRun] = ()
     with_peer: bool = False
     paraphrases: str | None = None
-    sample_size: int = 200
-    seed: int = 1
 
 
 def compare_checkers(options: CompareOptions, out: Path) -> str:
     """Compare our checker with the leaderboard's, and return a table in Markdown.
 
-    Writes the table, all disagreements and a sample of the disagreements to `out`. Raises DataError
+    Writes the table and all disagreements to `out`. Raises DataError
     if a recording or a labelling run cannot be read or has nothing that the leaderboard's checker
     can judge, and ConfigError if `bfcl-eval` is needed and not installed.
     """
@@ -292,10 +289,8 @@ def compare_checkers(options: CompareOptions, out: Path) -> str:
     out.mkdir(parents=True, exist_ok=True)
     table = to_markdown(sorted(tallies, key=lambda tally: tally.dataset))
     (out / "table.md").write_text(table)
-    drawn = draw_sample(disagreements, options.sample_size, options.seed)
-    for name, chosen in (("disagreements.jsonl", disagreements), ("sample.jsonl", drawn)):
-        lines = (orjson.dumps(each.to_json(), default=str) + b"\n" for each in chosen)
-        (out / name).write_bytes(b"".join(lines))
+    lines = (orjson.dumps(each.to_json(), default=str) + b"\n" for each in disagreements)
+    (out / "disagreements.jsonl").write_bytes(b"".join(lines))
     return table
 
 
@@ -358,23 +353,6 @@ def compare_arm(
         if theirs.valid != ours.correct:
             disagreements.append(Disagreement(dataset, arm, entry, answer, theirs.error_type, ours))
     return tally, disagreements
-
-
-def draw_sample(disagreements: Sequence[Disagreement], size: int, seed: int) -> list[Disagreement]:
-    """Draw disagreements at random, in turn from each class (dataset, kind, category).
-
-    If several models gave the same answer to a question, at most one of them is drawn.
-    """
-    rng = random.Random(seed)  # noqa: S311 - a sample, not a secret
-    shuffled = rng.sample(disagreements, len(disagreements))
-    distinct = {(d.judged.example.id, repr(d.answer.calls)): d for d in shuffled}
-    classes: dict[tuple[str, ...], list[Disagreement]] = defaultdict(list)
-    for found in distinct.values():
-        classes[found.dataset, found.kind, found.judged.example.category].append(found)
-    drawn: list[Disagreement] = []
-    while len(drawn) < size and any(classes.values()):
-        drawn.extend(members.pop() for members in classes.values() if members)
-    return drawn[:size]
 
 
 def to_markdown(tallies: Sequence[Tally]) -> str:

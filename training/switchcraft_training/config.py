@@ -234,6 +234,10 @@ class ChatPreferencesConfig(_Frozen):
         return self
 
 
+REMOVED_SETTINGS = ("seeds", "learning_curve")
+"""Settings of `evaluation` that artifacts may name, and that no longer exist."""
+
+
 class EvaluationConfig(_Frozen):
     """Measurements of a run, in addition to those of the router itself; all use held-out rows."""
 
@@ -278,7 +282,6 @@ class EvaluationConfig(_Frozen):
         description="For the protocol `split`: datasets that the router is measured on. It is"
         " trained and stopped only by the other datasets, without near-duplicates of these rows.",
     )
-    seeds: tuple[int, ...] = Field((), description="Additional seeds for folds and branches.")
     baselines: bool = Field(
         default=True, description="Whether to measure every baseline, on the same folds."
     )
@@ -296,22 +299,10 @@ class EvaluationConfig(_Frozen):
         None, description="Adds a baseline that is trained on preferences between chat answers."
     )
 
-    learning_curve: tuple[Annotated[int, Field(ge=20)], ...] = Field(
-        (),
-        description="For the protocol `folds`: numbers of queries, such as `[250, 500, 1000]`. For"
-        " each, the router and its verifier also learn from only so many training queries of every"
-        " fold, so that the report shows what more labelled queries would bring. Each number trains"
-        " four routers and a verifier for every fold, and again with `known_tools`.",
-    )
-
     @model_validator(mode="after")
     def _check_protocol(self) -> EvaluationConfig:
         if self.chat_preferences is not None and not self.baselines:
             raise ValueError("`chat_preferences` requires `baselines: true`")
-        if self.protocol == "split" and self.seeds:
-            raise ValueError("`seeds` is only allowed for the protocol `folds`; use `sweep.seeds`")
-        if self.protocol == "split" and self.learning_curve:
-            raise ValueError("`learning_curve` is only allowed for the protocol `folds`")
         if self.protocol == "split" and self.grouped_by == "tools":
             raise ValueError("`grouped_by: tools` is only allowed for the protocol `folds`")
         if self.known_tools and self.grouped_by != "tools":
@@ -533,5 +524,8 @@ def dump_config(config: RunConfig) -> str:
 
 def trained_config(manifest: Manifest) -> RunConfig:
     """Return the configuration that an artifact was trained with, with the packing that it uses."""
-    config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
+    values = yaml.safe_load(manifest.provenance.config)
+    for name in REMOVED_SETTINGS:
+        values["evaluation"].pop(name, None)
+    config = RunConfig.model_validate(values)
     return config.model_copy(update={"packing": manifest.packing})

@@ -284,7 +284,7 @@ def _trainings(config: RunConfig) -> int:
     if settings.protocol == "split":
         return 1 + settings.truncated
     nested = comb(settings.folds, 2) if config.verifier else 0
-    return settings.folds * (1 + len(settings.seeds) + settings.truncated) + 1 + nested
+    return settings.folds * (1 + settings.truncated) + 1 + nested
 
 
 def _check_disk(found: DryRun, needed_bytes: float, out: Path) -> None:

@@ -28,7 +28,7 @@ from switchcraft_training.evaluation.calibration import (
     calibrated_unseen,
     choose_calibration,
 )
-from switchcraft_training.evaluation.evaluate import Entrant, Evaluation, Experiment, Run
+from switchcraft_training.evaluation.evaluate import Entrant, Evaluation, Experiment
 from switchcraft_training.evaluation.report import main_figures
 from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.predictions import HeldOutPredictions, RowPredictions, predict_held_out
@@ -50,17 +50,11 @@ NAIVE_TRUNCATION = "naive truncation"
 """Name of the variant whose conversations are truncated at the window instead of packed."""
 
 
-def seed_stage(seed: int) -> str:
-    """Return the name of the stage that cross-validates with another seed."""
-    return f"cross-validation with seed {seed}"
-
-
 def experiment_stages(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the stages of `run_experiment`, in their order."""
     settings = config.evaluation
     return (
         ROUTER if settings.protocol == "split" else CROSS_VALIDATION,
-        *map(seed_stage, settings.seeds),
         *((TRUNCATED,) if settings.truncated else ()),
         *((CALIBRATION,) if config.calibration == "best" else ()),
         *((BASELINES,) if settings.baselines else ()),
@@ -85,7 +79,7 @@ class ExperimentResult:
 def run_experiment(
     data: TrainingData, workers: Workers = SINGLE_PROCESS
 ) -> ExperimentResult | None:
-    """Measure held-out predictions, with the seeds, variants and baselines of the configuration.
+    """Measure held-out predictions, with the variants and baselines of the configuration.
 
     Folds are measured by the int8 graphs that they would ship. A router that ships itself is
     measured in full precision, as in the paper, and the run compares its int8 graph with it. Return
@@ -101,11 +95,6 @@ def run_experiment(
         predictions = predict_held_out(
             data, division, exported=not ships, kept=ships, workers=workers
         )
-    seeds = {}
-    for seed in settings.seeds:
-        with stage(seed_stage(seed)):
-            other = data.with_seed(seed)
-            seeds[seed] = predict_held_out(other, other.divide(), workers=workers)
     truncated = None
     if settings.truncated:
         with stage(TRUNCATED):
@@ -138,7 +127,7 @@ def run_experiment(
     data = data.with_rules(table.take(tuning), probabilities[tuning], costs_usd[tuning])
     rule = data.config.choosing_rule
 
-    # Compare the router with its parts, with other seeds, and with baselines.
+    # Compare the router with its parts, and with baselines.
     def variant(name: str, source: RowPredictions, shares: Mapping[str, float]) -> Entrant:
         mixed = calibrate(source.mix(shares))
         return Entrant("router", name, route(mixed, costs_usd, rule), mixed)
@@ -147,11 +136,6 @@ def run_experiment(
     if truncated is not None:
         variants.append(variant(NAIVE_TRUNCATION, truncated, shares))
     variants += [variant(name, predictions, mix) for name, mix in other_mixes(shares).items()]
-    runs = [
-        Run(f"seed {seed}", table, calibrate(source.mix(shares)), source.expected_costs_usd)
-        for seed, source in {config.seed: predictions, **seeds}.items()
-        if seeds and source is not None
-    ]
     entrants: list[Entrant] = []
     if settings.baselines:
         # Baselines get validation rows even if the router needs none.
@@ -172,7 +156,6 @@ def run_experiment(
             entrants=tuple(entrant.take(rows) for entrant in entrants),
             prices=config.prices,
             variants=tuple(entrant.take(rows) for entrant in variants),
-            runs=tuple(runs),
             calibrating=study,
         )
 

@@ -21,12 +21,11 @@ from pathlib import Path
 
 from router_service.artifact import Provenance
 from switchcraft_training.baselines.chat import read_preferences
-from switchcraft_training.config import Grouping, RunConfig, dump_config
+from switchcraft_training.config import RunConfig, dump_config
 from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import open_source, sources_sha256
-from switchcraft_training.evaluation.learning import LearningCurve, learning_curves
 from switchcraft_training.evaluation.report import KnownTools, Report, all_sections, write_report
 from switchcraft_training.evaluation.verified import (
     NO_ANSWERS,
@@ -35,13 +34,8 @@ from switchcraft_training.evaluation.verified import (
     verified_figures,
 )
 from switchcraft_training.experiment import (
-    BASELINES,
-    CROSS_VALIDATION,
-    ROUTER,
-    TRUNCATED,
     experiment_stages,
     run_experiment,
-    seed_stage,
 )
 from switchcraft_training.models.optimization import explaining_lost_processes, is_main_process
 from switchcraft_training.progress import running, stage
@@ -70,25 +64,8 @@ STAGES = "stages.json"
 FINAL_ROUTER = "final router"
 EXPORT = "export"
 KNOWN_TOOLS = "known tools"
-LEARNING_CURVE = "learning curve"
 REPORT = "report"
 """Names of the stages of this module."""
-
-SHARES: Mapping[str, float] = {
-    CROSS_VALIDATION: 25,
-    ROUTER: 10,
-    TRUNCATED: 8,
-    BASELINES: 14,
-    FINAL_ROUTER: 2,
-    EXPORT: 1,
-    NESTED_ROUTERS: 9,
-    VERIFIER: 29,
-    REPORT: 2,
-}
-SEED_SHARE = 7
-"""Typical durations of stages in percent of a run, and that of the stage of each further seed. They
-are rounded from `stages.json` of the shipped recipe on two cores. Stages before the first training
-have none, because later runs reuse their results."""
 
 
 def run(
@@ -115,8 +92,7 @@ def run(
         log.warning(
             "the baseline MIRT is left out: add a `profile` to the pool's entry of %s", arms
         )
-    shares = {**SHARES, **{seed_stage(seed): SEED_SHARE for seed in config.evaluation.seeds}}
-    with explaining_lost_processes(), running(run_stages(config), shares) as stages:
+    with explaining_lost_processes(), running(run_stages(config)) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work", workers)
     if is_main_process():
         usages = [asdict(usage) for usage in stages.usages.values()]
@@ -133,7 +109,6 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
         EXPORT,
         *((NESTED_ROUTERS, VERIFIER) if config.verifier else ()),
         *((KNOWN_TOOLS,) if settings.known_tools else ()),
-        *((LEARNING_CURVE,) if settings.learning_curve else ()),
         REPORT,
     )
 
@@ -177,15 +152,11 @@ def _run_stages(
         has_answers = isinstance(open_source(config.source, data), CheckedAnswers)
         verified = NO_VERIFIER if has_answers else NO_ANSWERS
 
-    # Measure with tools that may be known, and with fewer queries.
+    # Measure with tools that may be known.
     known: KnownTools | None = None
     if settings.known_tools:
         with stage(KNOWN_TOOLS):
             known = measure_known_tools(training, measured.policies, data, workers)
-    learning: dict[Grouping, LearningCurve] = {}
-    if settings.learning_curve:
-        with stage(LEARNING_CURVE):
-            learning = learning_curves(training, data, workers=workers)
 
     # Report on each part.
     shipped = result.division.shipped
@@ -201,14 +172,13 @@ def _run_stages(
                 label_rates=rates_by_category(experiment.table),
                 epochs=trained.epochs,
                 test=result.figures[part],
-                sections=all_sections(experiment, result.figures[part]),
+                sections=all_sections(experiment),
                 parity=parity,
                 provenance=provenance,
                 overlap=TrainingOverlap.of_splits(examples, result.division.parts[part]),
                 verified=verified,
                 grouped_by=settings.grouped_by,
                 known_tools=known,
-                learning=learning,
             )
             write_report(report, out, "report" if part == "test" else part)
     return directory
@@ -218,9 +188,7 @@ def measure_known_tools(
     data: TrainingData, policies: Mapping[str, str], recordings: Path, workers: Workers
 ) -> KnownTools:
     """Measure the same policies with folds in which a query's tools may have been learned from."""
-    alone = data.config.evaluation.model_copy(
-        update={"seeds": (), "baselines": False, "truncated": False, "learning_curve": ()}
-    )
+    alone = data.config.evaluation.model_copy(update={"baselines": False, "truncated": False})
     config = data.config.model_copy(update={"evaluation": alone, "policies": policies})
     data = replace(data, config=config).grouped_by("queries")
     result = run_experiment(data, workers)

@@ -1,4 +1,4 @@
-"""Stages of a run: which one is running, how far it is, when it ends, and what it needed.
+"""Stages of a run: which one is running, how far it is, and what it needed.
 
 On a terminal, long loops have tqdm's bars. In a log, they have a line every half minute, and one
 at their end. Lines of a run begin with the time since its start.
@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -56,18 +56,12 @@ class Stages:
 
     names: tuple[str, ...] = ()
     usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Typical durations of the stages, relative to each other, which estimate the run's end. Stages
-    without a share are left out of the estimate."""
     current: str = ""
     part: str = ""
     """The part of the current stage that is running, for example `fold 2 of 5`."""
-    done_share: float = 0.0
-    """The share of the current stage's parts that are finished."""
     workers_mb: dict[int, float] = field(default_factory=dict)
     """Peak memory of the current stage's other processes, by process id."""
     started_s: float = field(default_factory=time.monotonic)
-    stage_started_s: float = 0.0
 
     @property
     def title(self) -> str:
@@ -77,32 +71,13 @@ class Stages:
         number = f"stage {self.names.index(self.current) + 1} of {len(self.names)}"
         return ", ".join(filter(None, (number, self.current, self.part)))
 
-    def log(self, text: str, *, with_end: bool = False) -> None:
-        """Log a line with the time since the run's start, and with its estimated end if known."""
+    def log(self, text: str) -> None:
+        """Log a line with the time since the run's start."""
         if not self.names:
             log.info("%s", text)
             return
         elapsed = timedelta(seconds=round(time.monotonic() - self.started_s))
-        left_s = self._left_s() if with_end else None
-        end = "" if left_s is None else f"; the run ends about {_clock_time(left_s)}"
-        log.info("%s  %s%s", elapsed, text, end)
-
-    def _left_s(self) -> float | None:
-        """Return the seconds until the run ends, estimated from the stages and parts so far."""
-        done, done_s, left = 0.0, 0.0, 0.0
-        for name in self.names:
-            share = self.shares.get(name, 0.0)
-            usage = self.usages.get((name, ""))
-            if name == self.current:
-                done += self.done_share * share
-                left += (1 - self.done_share) * share
-                done_s += time.monotonic() - self.stage_started_s if self.done_share else 0.0
-            elif usage is None:
-                left += share
-            elif share:
-                done += share
-                done_s += usage.seconds
-        return done_s / done * left if done and left else None
+        log.info("%s  %s", elapsed, text)
 
     @contextmanager
     def measure(self, step: str = "") -> Iterator[Usage]:
@@ -131,9 +106,9 @@ _stages: ContextVar[Stages] = ContextVar("stages", default=_NO_STAGES)
 
 
 @contextmanager
-def running(names: Sequence[str], shares: Mapping[str, float] | None = None) -> Iterator[Stages]:
-    """Run a block whose stages have these names, in this order; see `Stages.shares`."""
-    stages = Stages(tuple(names), shares=shares or {})
+def running(names: Sequence[str]) -> Iterator[Stages]:
+    """Run a block whose stages have these names, in this order."""
+    stages = Stages(tuple(names))
     token = _stages.set(stages)
     try:
         yield stages
@@ -155,11 +130,10 @@ def stage(name: str) -> Iterator[None]:
         with stages.measure(name):
             yield
         return
-    stages.current, stages.done_share = name, 0.0
-    stages.stage_started_s = time.monotonic()
+    stages.current = name
     stages.workers_mb.clear()
     title = stages.title
-    stages.log(title, with_end=True)
+    stages.log(title)
     try:
         with stages.measure() as usage:
             yield
@@ -182,8 +156,7 @@ def each_part(parts: Sequence[Item], unit: str) -> Iterator[Item]:
     try:
         for number, part in enumerate(parts):
             stages.part = f"{unit} {number + 1} of {len(parts)}"
-            stages.done_share = number / len(parts)
-            stages.log(stages.title, with_end=True)
+            stages.log(stages.title)
             yield part
     finally:
         stages.part = ""
@@ -222,8 +195,8 @@ def measuring_part() -> Iterator[PartUsage]:
         _stages.reset(token)
 
 
-def add_part(part: PartUsage, total: int) -> None:
-    """Add to the current stage what one of its `total` parts needed in another process.
+def add_part(part: PartUsage) -> None:
+    """Add to the current stage what one of its parts needed in another process.
 
     The CPU time of all processes is added up. So is the memory of the stage, because processes run
     at the same time; what they share, such as the code of libraries, then counts several times.
@@ -231,7 +204,6 @@ def add_part(part: PartUsage, total: int) -> None:
     stages = _stages.get()
     if not stages.current:
         return
-    stages.done_share = min(1.0, stages.done_share + 1 / total)
     for usage in part.usages:
         known = stages.usages.setdefault(
             (stages.current, usage.step), Usage(stages.current, usage.step)
@@ -305,7 +277,7 @@ class Bar:
         if self._logs and now - self._logged >= self._log_every_s:
             self._logged = now
             left_s = (now - self._started) / self._done * (self._total - self._done)
-            self._stages.log(f"{self._state}, until about {_clock_time(left_s)}", with_end=True)
+            self._stages.log(f"{self._state}, until about {_clock_time(left_s)}")
 
     def show(self, **figures: float) -> None:
         """Show figures, such as the loss, after the bar."""

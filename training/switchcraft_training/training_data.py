@@ -87,10 +87,6 @@ class TrainingData:
             ids[row] = _shared(views.truncated(table.examples[row]), known)
         return self.with_token_ids(ids)
 
-    def with_seed(self, seed: int) -> TrainingData:
-        """Return the same data with another seed for folds and branches."""
-        return replace(self, config=self.config.model_copy(update={"seed": seed}))
-
     def grouped_by(self, grouping: Grouping) -> TrainingData:
         """Return the same data with folds that are grouped in another way."""
         settings = self.config.evaluation.model_copy(update={"grouped_by": grouping})

@@ -83,7 +83,7 @@ class Workers:
                 started = [executor.submit(_do_part, function, path, part) for part in parts]
                 for future in track(started, "finished", len(parts), f"{unit}s"):
                     result, usage = future.result()
-                    add_part(usage, len(parts))
+                    add_part(usage)
                     yield result
             finally:
                 executor.shutdown(cancel_futures=True)

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsRegressor
 
-from router_service.measurement.rules import oracle, pick
 from router_service.measurement.statistics import mean_auc
-from switchcraft_training.baselines.base import HeldOutResult, held_out, profiled_costs_usd
+from switchcraft_training.baselines.base import HeldOutResult, held_out
 from switchcraft_training.baselines.predictors import Neighbours
 from switchcraft_training.baselines.registry import baselines
 from switchcraft_training.baselines.simple import DatasetOracle
-from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats, Table
 from tests.training.baselines.cases import (
     ARMS,
@@ -52,26 +50,6 @@ def learnable_result(name: str, rule: str = "theta=0.5") -> HeldOutResult:
     return held_out(ALL[name], learnable(), [SPLIT], rule)
 
 
-def test_registry_has_every_baseline() -> None:
-    """The registry has heuristics, predictors and the dataset oracle by name."""
-    others = {"number of turns", "length", "number of tools", "dataset oracle"}
-    assert ALL.keys() == {*others, *PREDICTING}
-
-
-def test_truncated_input_is_optional() -> None:
-    """Without it, the other baselines stay in their order."""
-    found = baselines(views(), CountingEmbedder(), PROFILES, truncated=False)
-    names = [each.name for each in found]
-    assert ALL.keys() - set(names) == {"TF-IDF + LR, truncated input", "MLP, truncated input"}
-    assert names == [name for name in ALL if name in names]
-
-
-def test_mirt_is_left_out_without_profiles() -> None:
-    """MIRT is not fitted on arms' names as if they described the arms."""
-    names = {each.name for each in baselines(views(), CountingEmbedder())}
-    assert set(PREDICTING) - names == {"MIRT"}
-
-
 @pytest.mark.parametrize("name", PREDICTING)
 def test_predictor_learns_for_which_queries_the_small_arm_is_correct(name: str) -> None:
     """On held-out queries, each predictor recognizes the small arm's queries and routes by it."""
@@ -80,24 +58,6 @@ def test_predictor_learns_for_which_queries_the_small_arm_is_correct(name: str) 
     assert mean_auc(TESTED.correct[:, :1], result.probabilities[:, :1]) > 0.95
     assert ((result.probabilities >= 0) & (result.probabilities <= 1)).all()
     assert TESTED.pick(result.choices)[0].mean() > TESTED.correct.mean() + 0.1
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_equal_seeds_give_equal_results(name: str) -> None:
-    """A baseline that is fitted twice on the same queries gives equal results."""
-    first, second = learnable_result(name), held_out(ALL[name], learnable(), [SPLIT])
-    assert first.choices.tolist() == second.choices.tolist()
-    np.testing.assert_array_equal(first.probabilities, second.probabilities)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_no_baseline_beats_the_oracle(name: str) -> None:
-    """No baseline is correct more often than the oracle, or cheaper when both are correct."""
-    (right, paid), (best, least) = (
-        pick(TESTED, choices) for choices in (learnable_result(name).choices, oracle(TESTED))
-    )
-    assert right.mean() <= best.mean()
-    assert (least <= paid)[right == 1].all()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -134,33 +94,6 @@ def test_missing_label_is_ignored(name: str) -> None:
         assert result.probabilities is not None
         means.append(result.probabilities[is_hard, 0].mean())
     assert means == sorted(set(means))
-
-
-@pytest.mark.parametrize("name", PREDICTING)
-def test_soft_labels_are_predicted_as_probabilities(name: str) -> None:
-    """If every answer was correct in 7 of 10 attempts, the prediction is 0.7."""
-    table = learnable()
-    soft = Table(table.examples, ARMS, np.full_like(table.correct, 0.7), table.cost_usd)
-    result = held_out(ALL[name], soft, [SPLIT])
-    assert result.probabilities is not None
-    np.testing.assert_allclose(result.probabilities.mean(0), 0.7, atol=0.05)
-
-
-def test_paper_rule_takes_the_cheapest_arm_that_is_probably_correct() -> None:
-    """At theta 0.5, easy queries go to the small arm and hard queries to the large arm."""
-    wanted = np.where(TESTED.correct[:, 0] == 1, 0, 1)
-    assert (learnable_result("TF-IDF + LR").choices == wanted).mean() > 0.95
-
-
-def test_cost_weighted_loss_lowers_expensive_arms_most() -> None:
-    """Compared with the network without weights, the expensive arm's probability falls most."""
-    plain, weighted = (
-        learnable_result(name).probabilities for name in ("MLP", "MLP, cost-weighted loss")
-    )
-    assert plain is not None
-    assert weighted is not None
-    fall = (plain - weighted).mean(0)
-    assert fall[1] > max(fall[0], 0.01)
 
 
 def table_of(correct: Floats, cost_usd: Floats) -> Table:
@@ -216,35 +149,3 @@ def test_neighbours_are_those_of_an_exact_search() -> None:
             asked = ~np.isnan(labels[:, arm])
             exact = KNeighborsRegressor(k, metric="cosine").fit(known[asked], labels[asked, arm])
             np.testing.assert_allclose(predicted[:, arm], exact.predict(unseen), atol=1e-9)
-
-
-def test_a_search_in_cells_finds_most_neighbours() -> None:
-    """If only a quarter of the vectors is searched, at most 2% of the labels change."""
-    known, unseen = clustered(4_000, 1), clustered(200, 2)
-    labels = np.arange(4_000.0)[:, None]
-    (exact,) = Neighbours(known, labels).predict(unseen, (1,))
-    (found,) = Neighbours(known, labels, searched_rows=1_000).predict(unseen, (1,))
-    assert (found == exact).mean() >= 0.98
-
-
-def test_costs_are_profiled_over_labelled_queries() -> None:
-    """A cost without a label does not count; an arm without any label raises an error."""
-    correct = np.array([[1.0, np.nan], [0.0, 1.0]])
-    cost_usd = np.array([[2.0, 9.0], [4.0, 5.0]])
-    assert profiled_costs_usd(table_of(correct, cost_usd)) == (3.0, 5.0)
-    correct[1, 1] = np.nan
-    with pytest.raises(ValueError, match="no training query has a label of large"):
-        profiled_costs_usd(table_of(correct, cost_usd))
-
-
-def test_folds_cover_every_query_once() -> None:
-    """Results follow the test parts of the folds."""
-    table = learnable(60)
-    parts = [tuple(range(start, start + 20)) for start in (0, 20, 40)]
-    folds = [Split(parts[i - 2], parts[i - 1], parts[i]) for i in range(3)]
-    result = held_out(ALL["TF-IDF + LR"], table, folds)
-    assert result.probabilities is not None
-    assert len(result.choices) == len(result.probabilities) == 60
-    for fold, part in zip(folds, parts, strict=True):
-        alone = held_out(ALL["TF-IDF + LR"], table, [fold])
-        assert result.choices[list(part)].tolist() == alone.choices.tolist()

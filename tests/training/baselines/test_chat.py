@@ -9,9 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from router_service.core.errors import ConfigError, DataError
 from router_service.measurement.rules import Choices
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.chat import (
@@ -21,7 +19,6 @@ from switchcraft_training.baselines.chat import (
     ChatTrained,
     read_preferences,
 )
-from switchcraft_training.baselines.registry import baselines
 from switchcraft_training.config import ChatPreferencesConfig
 from switchcraft_training.data.table import Table
 from tests.training.baselines.cases import (
@@ -84,52 +81,6 @@ def test_queries_go_to_the_strong_arm_if_the_strong_model_wins_such_chats() -> N
     assert right.mean() > 0.95
 
 
-def test_only_the_preferences_decide() -> None:
-    """Opposite preferences give opposite choices for the same tool calls."""
-    table = learnable()
-    same = choices(trained(), table) == choices(trained(is_reversed=True), table)
-    assert same.mean() < 0.1
-
-
-def test_a_model_that_always_loses_has_a_low_win_probability() -> None:
-    """Battles against a third model count: it loses against both others."""
-    settings = SETTINGS.model_copy(update={"strong": "old"})
-    baseline = replace(trained(), preferences=ChatPreferences(chats(), settings))
-    easy = [example for example in learnable().examples if example.category == "easy"]
-    assert baseline.win_probabilities(easy).max() < 0.5
-
-
-@pytest.mark.parametrize("share", [0.25, 0.75])
-def test_threshold_sends_the_configured_share_to_the_strong_arm(share: float) -> None:
-    """On the queries that the threshold is calibrated on, the share is as configured.
-
-    Several queries with equal words have the same probability, so the share is not exact.
-    """
-    table = learnable()
-    fitted = trained(share).fit(table, table)
-    assert (fitted(table.examples) == 1).mean() == pytest.approx(share, abs=0.05)
-
-
-def test_equal_seeds_give_equal_networks() -> None:
-    """A second baseline with the same battles predicts the same probabilities."""
-    examples = learnable(20).examples
-    again = replace(trained())
-    assert again is not trained()
-    np.testing.assert_array_equal(
-        again.win_probabilities(examples), trained().win_probabilities(examples)
-    )
-
-
-def test_baseline_is_included_only_with_preferences() -> None:
-    """The registry has the baseline only for a configuration that names a file."""
-    preferences, given = ChatPreferences(chats(2), SETTINGS), (views(), CountingEmbedder())
-    plain = [each.name for each in baselines(*given)]
-    assert [each.name for each in baselines(*given, preferences=preferences)] == [
-        *plain,
-        ChatTrained.name,
-    ]
-
-
 def write(folder: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     """Write rows as the file of preferences, and return its path."""
     path = folder / SETTINGS.path
@@ -153,35 +104,3 @@ def test_file_gives_winners_and_losers_without_ties(tmp_path: Path) -> None:
         Battle("river stone", "mix", "gpt"),
     )
     assert found.models == ("gpt", "mix")
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("{", "JSONDecodeError"),
-        ("[1]", "a row is an object"),
-        (json.dumps({k: v for k, v in ROW.items() if k != "winner"}), "`winner` must be a string"),
-        (json.dumps(ROW | {"prompt": ["Hi"]}), "`prompt` must be a string"),
-        (json.dumps(ROW | {"winner": "gpt"}), "`winner` is 'gpt'; it must be model_a, model_b or"),
-    ],
-)
-def test_row_that_cannot_be_parsed_is_an_error_with_its_line(
-    line: str, problem: str, tmp_path: Path
-) -> None:
-    """The error names the file, the line and the field."""
-    path = write(tmp_path, [ROW])
-    path.write_text(path.read_text() + line)
-    with pytest.raises(DataError) as caught:
-        read_preferences(SETTINGS, tmp_path)
-    assert (caught.value.path, caught.value.line) == (path, 2)
-    assert problem in caught.value.problem
-
-
-def test_missing_file_or_model_is_an_error(tmp_path: Path) -> None:
-    """A file that does not exist and a model without battles are named."""
-    with pytest.raises(DataError, match=r"chats\.jsonl: cannot be read"):
-        read_preferences(SETTINGS, tmp_path)
-    write(tmp_path, [ROW, ROW | {"model_b": "claude", "winner": "tie"}])
-    settings = SETTINGS.model_copy(update={"weak": "claude"})
-    with pytest.raises(ConfigError, match=r"weak.*claude wins or loses; name one of gpt, mix"):
-        read_preferences(settings, tmp_path)

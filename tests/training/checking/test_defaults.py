@@ -32,18 +32,3 @@ def test_default_is_parsed_as_the_schema_type(schema: dict[str, Any], default: o
     values = documented_defaults(Schema(schema))
     assert default in values
     assert type(values[values.index(default)]) is type(default)
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {},
-        {"type": "integer", "description": "The page number."},
-        {"type": "integer", "description": "Defaults to the first page."},
-        {"type": "boolean", "description": "Default depends on the account."},
-        {"type": "integer", "description": f"Default is {'1' * 5000}."},
-    ],
-)
-def test_description_without_a_value_has_no_default(schema: dict[str, Any]) -> None:
-    """A description without a value of the schema's type documents no default."""
-    assert documented_defaults(Schema(schema)) == ()

@@ -64,35 +64,6 @@ def test_escaped_underscores_and_no_function_calls() -> None:
     assert parse_text('{"name": "no_function", "arguments": {}}').calls == ()
 
 
-def test_name_on_the_line_above_its_arguments() -> None:
-    """A name on one line and its arguments as JSON on the next are one call."""
-    assert parse_text('roots\n{"a": 1}').calls == (Call("roots", {"a": 1}),)
-
-
-def test_non_literal_argument_keeps_its_source_text() -> None:
-    """A variable or an expression becomes its source text."""
-    parsed = parse_text("f(a=dbMonitor, b=1 / 4, c=[x, 'y'], d={'k': y})")
-    assert parsed.calls == (
-        Call("f", {"a": "dbMonitor", "b": 0.25, "c": ["x", "y"], "d": {"k": "y"}}),
-    )
-
-
-def test_arithmetic_is_computed() -> None:
-    """Arithmetic on numbers is computed; an expression without a result stays text."""
-    parsed = parse_text("f(a=3.5 / 100, b=0.1 * 3, c=-(2 + 3), d=1 / 0, e=2 * x, f=1 / 6)")
-    assert parsed.calls == (
-        Call("f", {"a": 0.035, "b": 0.3, "c": -5, "d": "1 / 0", "e": "2 * x", "f": 1 / 6}),
-    )
-
-
-def test_reserved_words_of_python_may_be_parameters() -> None:
-    """A parameter may have the name of a Python keyword."""
-    parsed = parse_text('[range_query(from="30", to="40", is=True, x="from = 5")]')
-    assert parsed.calls == (
-        Call("range_query", {"from": "30", "to": "40", "is": True, "x": "from = 5"}),
-    )
-
-
 def test_python_literals_become_json_values() -> None:
     """Tuples, sets, bytes and other Python literals become JSON values."""
     parsed = parse_text("f(a=(1, (2,)), b={3}, c={4: b'x'}, d=1j, e=...)")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from router_service.apis.conversation import Json
 from router_service.checker.canonical import canonical, same_text
@@ -102,18 +100,6 @@ def test_underscores_in_names_and_open_quotes_make_texts_different(a: str, b: st
     assert canonical(a) == canonical(b)
     assert not same_text(a, b)
     assert same_text("New_York", "New York")
-
-
-@given(st.text(max_size=60))
-def test_surrounding_white_space_never_matters(text: str) -> None:
-    """No text raises, and surrounding white space does not change the canonical form."""
-    assert canonical(f"  {text} ") == canonical(text)
-
-
-@given(st.integers(-(10**6), 10**6), st.integers(-(10**6), 10**6))
-def test_integers_are_equal_as_strings_only_if_equal(a: int, b: int) -> None:
-    """A canonical form keeps every digit and sign."""
-    assert (canonical(f"at {a} now") == canonical(f"at {b} now")) == (a == b)
 
 
 @pytest.fixture(scope="module")

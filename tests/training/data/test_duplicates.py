@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchcraft_training.data.duplicates import join_groups, near_duplicates, similar_tools
+from switchcraft_training.data.duplicates import near_duplicates, similar_tools
 from switchcraft_training.records import Example
 
-FILLER = "I have updated some more functions you can choose from. What about now?"
 PROMPT = "You are the assistant of an airline. Never book a flight without a confirmation. " * 30
 LETTERS = random.Random(0)
 WORDS = ["".join(LETTERS.choices("aeioubcdfghklmnprstvw", k=7)) for _ in range(1000)]
@@ -92,12 +91,6 @@ def test_the_same_or_nearly_the_same_tools_join_rows() -> None:
     assert len({first, *others[2:]}) == 5
 
 
-def test_rows_are_joined_through_either_grouping() -> None:
-    """A row that shares a group with one row here and with another one there joins all three."""
-    joined = join_groups(np.array([7, 7, 8, 9]), np.array([1, 2, 2, 3])).tolist()
-    assert joined[0] == joined[1] == joined[2] != joined[3]
-
-
 def test_turns_of_a_conversation_stay_together() -> None:
     """Turns have one group, and so have all turns of conversations that say nearly the same."""
     one = ("Book a table for two in Rome.", "And another one tomorrow, please.")
@@ -108,16 +101,6 @@ def test_turns_of_a_conversation_stay_together() -> None:
         example("Play some jazz.", conversation="e"),
     ]
     assert groups_of(rows) == [[0, 1, 2, 3], [4]]
-
-
-def test_an_equal_last_turn_joins_nothing() -> None:
-    """Conversations with the same filler turn stay apart if they began differently."""
-    rows = [
-        example(*said, conversation=f"c{i}")
-        for i in range(200)
-        for said in ((sentence(i),), (sentence(i), FILLER))
-    ]
-    assert groups_of(rows) == [[2 * i, 2 * i + 1] for i in range(200)]
 
 
 def test_a_system_prompt_decides_nothing() -> None:
@@ -140,13 +123,6 @@ def test_tool_results_decide_nothing() -> None:
     assert groups_of(rows) == [[0, 1], [2]]
 
 
-def test_rows_without_a_user_are_compared_by_everything() -> None:
-    """Rows that have only a system prompt are compared by it."""
-    rows = [example(system=sentence(i)) for i in (1, 1, 2)]
-    assert groups_of(rows) == [[0, 1], [2]]
-    assert groups_of([]) == []
-
-
 def test_a_common_opening_is_divided_by_what_follows(caplog: pytest.LogCaptureFixture) -> None:
     """If one short turn joins many conversations, a warning names it, and they are separated."""
     rows = [
@@ -159,22 +135,6 @@ def test_a_common_opening_is_divided_by_what_follows(caplog: pytest.LogCaptureFi
     (message,) = [each for each in caplog.messages if "rows=" in each]
     assert "rows=120 share=100% text='Hello!'" in message
     assert "divided into 60 groups of at most 2 rows" in message
-
-
-def test_context_in_the_prompt_divides_a_generic_question(caplog: pytest.LogCaptureFixture) -> None:
-    """If all rows ask the same, and their prompts contain the content, these are compared."""
-    rows = [example("Answer the question above.", system=PROMPT + sentence(i)) for i in range(60)]
-    assert groups_of(rows) == [[i] for i in range(60)]
-    assert "text='Answer the question above.'" in caplog.text
-
-
-def test_a_giant_group_of_equal_queries_stays(caplog: pytest.LogCaptureFixture) -> None:
-    """Rows that differ only in numbers remain one group; the warning says that they do."""
-    rows = [example(f"What is the area of a circle with a radius of {i} m?") for i in range(60)]
-    rows += [example(sentence(i)) for i in range(60)]
-    assert len(groups_of(rows)) == 61
-    assert "rows=60 share=50%" in caplog.text
-    assert "stay in one fold" in caplog.text
 
 
 def test_a_chain_of_similar_queries_is_divided(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,23 +77,6 @@ def test_grouped_by_tools_every_tool_is_unseen() -> None:
         assert held_out.isdisjoint(learned)
 
 
-def test_the_seed_decides() -> None:
-    """The same seed gives the same folds, another seed gives others."""
-    table = table_of(TEXTS)
-    assert fold_table(table, 5, 1) == fold_table(table, 5, 1)
-    assert fold_table(table, 5, 1) != fold_table(table, 5, 2)
-
-
-def test_categories_keep_their_shares() -> None:
-    """Each fold has a fifth of each category, up to one group of two rows."""
-    strata = ["rare"] * 50 + ["common"] * 450 + ["single"] * 5
-    groups = np.repeat(np.arange(253), 2)[: len(strata)]
-    assigned = grouped_folds(strata, groups, 5, seed=1)
-    assert max(np.bincount(assigned)) - min(np.bincount(assigned)) <= 2
-    counts = Counter(zip(strata, assigned.tolist(), strict=True))
-    assert all(counts["rare", fold] in {8, 10, 12} for fold in range(5))
-
-
 @given(st.lists(st.integers(1, 12), min_size=60, max_size=120), st.integers(0, 5))
 def test_ordinary_groups_give_balanced_folds(sizes: list[int], seed: int) -> None:
     """Groups of up to 2% of the rows are never separated, and folds differ by at most 10%."""
@@ -119,15 +101,3 @@ def test_a_giant_group_is_an_error_that_names_it() -> None:
     assert "(50%)" in str(error)
     assert "lower evaluation.folds" in str(error)
     assert len(fold_table(table, 2, seed=1)) == 2
-
-
-def test_fewer_groups_than_folds_are_an_error() -> None:
-    """A fold without a query cannot be tested."""
-    with pytest.raises(UnbalancedFoldsError, match=r"would have 1, 1, 1, 0, 0 queries"):
-        fold_table(table_of(TEXTS[:3]), 5, seed=1)
-
-
-def test_few_queries_need_no_equal_folds() -> None:
-    """Of 12 queries in five folds, two folds have a query more than the others."""
-    sizes = [len(fold.test) for fold in fold_table(table_of(TEXTS[:12]), 5, seed=1)]
-    assert sorted(sizes) == [2, 2, 2, 3, 3]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,18 +67,6 @@ def test_every_category_is_split_80_10_10() -> None:
     assert sorted(i for part in split.parts() for i in part) == list(range(len(CORPUS)))
 
 
-def test_the_seed_decides() -> None:
-    """The same seed gives the same split, another seed gives another."""
-    assert split_examples(CORPUS, 1) == split_examples(CORPUS, 1)
-    assert split_examples(CORPUS, 1).test != split_examples(CORPUS, 2).test
-
-
-def test_one_category_s_rows_do_not_move_another_s_sizes() -> None:
-    """Categories are split independently: removing one leaves the sizes of the other."""
-    alone = split_examples([e for e in CORPUS if e.category == "hard"], seed=1)
-    assert alone.sizes() == {"train": 29, "validation": 4, "test": 4}
-
-
 def test_equal_queries_with_equal_tools_are_kept_once() -> None:
     """Case and spacing do not make a different query, but other tools do."""
     corpus = [
@@ -91,38 +77,6 @@ def test_equal_queries_with_equal_tools_are_kept_once() -> None:
     assert unique(corpus) == [0, 2]
     assert unique(corpus, "category") == [0, 1, 2]
     assert sum(split_examples(corpus, 1, within="category").sizes().values()) == 3
-
-
-def test_tools_are_compared_in_full() -> None:
-    """Tools with other parameters make a different row; the order of keys does not."""
-    corpus = [example(i, "a", "Book", "f") for i in range(3)]
-    schemas = [{"type": "object", "title": "x"}, {"title": "x", "type": "object"}, {"title": "y"}]
-    for row, schema in zip(corpus, schemas, strict=True):
-        row.request["tools"][0]["function"]["parameters"] = schema
-    assert unique(corpus) == [0, 2]
-
-
-def test_the_query_of_a_turn_is_its_whole_conversation() -> None:
-    """Turns that end in the same words are different queries if they began differently."""
-    corpus = [
-        turn(0, "x", "Hello", "Yes?", "Go"),
-        turn(1, "y", "Good day", "Yes?", "Go"),
-        turn(2, "z", "Hello ", "yes?", "go"),
-    ]
-    assert unique(corpus) == [0, 1]
-
-
-def test_calls_are_part_of_a_query_and_their_names_are_not() -> None:
-    """An earlier call with another argument makes a different query; another call id does not."""
-    assert unique([called("call_1", 1), called("call_2", 1), called("call_3", 2)]) == [0, 2]
-
-
-def test_duplicates_are_those_of_one_dataset() -> None:
-    """A row that is in two datasets is kept in both, and in one part of the split."""
-    corpus = [turn(0, "", "Hi"), turn(1, "", "Hi", dataset="e")]
-    others = [turn(i, "", f"Query {i}") for i in range(2, 40)]
-    assert unique(corpus) == [0, 1]
-    assert together(corpus + others, 0, 1)
 
 
 def test_turns_of_a_conversation_are_never_parted() -> None:
@@ -137,23 +91,6 @@ def test_turns_of_a_conversation_are_never_parted() -> None:
     ]
     assert together(corpus, 0, 2, 3, 4)
     assert not together(corpus, 0, 1)
-
-
-def test_each_category_of_each_dataset_is_split_on_its_own() -> None:
-    """Categories with the same name in two datasets each give a tenth to validation."""
-    corpus = [turn(i, "", f"{d} {i}", dataset=d) for d in ("d", "e") for i in range(30)]
-    validation = split_examples(corpus, seed=1).validation
-    assert sorted(corpus[i].dataset for i in validation) == ["d"] * 3 + ["e"] * 3
-
-
-@pytest.mark.slow
-def test_150_000_rows_are_split_in_seconds() -> None:
-    """Splitting the paper's corpus takes less than ten seconds of processor time."""
-    corpus = [turn(i, f"c{i // 3}", f"Query {i}") for i in range(150_000)]
-    start = time.process_time()
-    split = split_examples(corpus, seed=1)
-    assert time.process_time() - start < 10
-    assert split.sizes() == {"train": 120_000, "validation": 15_000, "test": 15_000}
 
 
 @given(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,9 +11,7 @@ from switchcraft_training.data.table import (
     Table,
     concatenate,
     costs_usd,
-    load_layers,
     profile_arms,
-    save_layers,
 )
 from switchcraft_training.records import Example
 
@@ -41,18 +37,6 @@ TABLE = Table(
 )
 
 
-def test_missing_layers_are_unknown_and_columns_have_defaults() -> None:
-    """A layer that is not given is NaN; by default each row is its own group and is measured."""
-    table = Table((example("x"), example("y")), ("a",), np.ones((2, 1)))
-    for name in LAYERS[1:]:
-        assert np.isnan(getattr(table, name)).all()
-        assert getattr(table, name).shape == (2, 1)
-    assert table.groups.tolist() == [0, 1]
-    assert table.folds.tolist() == [-1, -1]
-    assert np.isnan(table.expected_calls).all()
-    assert (table.measured_rows, table.teaching_rows) == ((0, 1), ())
-
-
 def test_taken_rows_joined_again_are_the_table() -> None:
     """All layers and columns are preserved; masks and indices select the same rows."""
     mask = TABLE.take(np.array([True, False]))
@@ -62,21 +46,6 @@ def test_taken_rows_joined_again_are_the_table() -> None:
         np.testing.assert_array_equal(getattr(whole, name), getattr(TABLE, name))
     assert TABLE.take([1, 0, 1]).groups.tolist() == [9, 7, 9]
     assert len(TABLE.take([])) == 0
-
-
-def test_selected_arms_keep_their_order_and_unknown_arms_were_not_asked() -> None:
-    """An arm that the table lacks is NaN in every layer, and has no attempts."""
-    turned = TABLE.select_arms(["b", "c", "a"])
-    assert turned.arms == ("b", "c", "a")
-    np.testing.assert_array_equal(turned.input_tokens, [[200, NAN, 100], [NAN, NAN, 300]])
-    np.testing.assert_array_equal(turned.correct, [[0.5, NAN, 1], [NAN, NAN, 0]])
-    assert turned.attempts.tolist() == [[2, 0, 1], [0, 0, 1]]
-
-
-def test_measured_rows_with_the_pool_s_arms() -> None:
-    """Rows that are only used for training are left out."""
-    measured = TABLE.measured(["b"])
-    assert (measured.examples, measured.correct.tolist()) == ((example("x"),), [[0.5]])
 
 
 def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
@@ -96,23 +65,6 @@ def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
     np.testing.assert_array_equal(part.correct, drawn.take([7, 3]).correct)
     assert (drawn.correct[:, 1] != table.one_attempt(seed=2).correct[:, 1]).any()
     assert len(table.take([]).one_attempt(seed=1)) == 0
-
-
-def test_picked_cells_are_the_chosen_arms() -> None:
-    """Each row gives the correctness and cost of its chosen arm."""
-    correct, cost_usd = TABLE.pick(np.array([1, 0]))
-    assert correct.tolist() == [0.5, 0.0]
-    assert np.isnan(cost_usd).all()
-
-
-def test_saved_layers_are_loaded_as_they_were(tmp_path: Path) -> None:
-    """Loading returns the recorded data; costs depend on prices and are not saved."""
-    path = tmp_path / "below" / "layers.npz"
-    save_layers(TABLE, path)
-    assert [file.name for file in path.parent.iterdir()] == ["layers.npz"]
-    loaded = load_layers(path, TABLE.examples, TABLE.arms)
-    for name in LAYERS:
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(TABLE, name))
 
 
 PRICES = {
@@ -156,25 +108,12 @@ def test_the_profile_is_the_mean_cost_of_what_was_answered() -> None:
     assert profile["b"].cost_usd() == pytest.approx(250 * 0.3 / 1e6)
 
 
-def test_another_price_replaces_the_profile_s() -> None:
-    """An operator's own price applies to the profiled tokens."""
-    profile = profile_arms(USAGE, PRICES)
-    own = Price(input_usd_per_mtok=1, output_usd_per_mtok=0)
-    assert profile["a"].cost_usd(own) == pytest.approx(200 / 1e6)
-
-
 def test_an_arm_without_counts_is_refused() -> None:
     """A cost without recorded usage is an error, never 0."""
     with pytest.raises(ValueError, match="'b'"):
         profile_arms(USAGE.take([1]), PRICES)
     with pytest.raises(ValueError, match="'a'"):
         profile_arms(USAGE, BY_HOUR)
-
-
-def test_recorded_costs() -> None:
-    """Every answer costs its own tokens; a failure without usage costs nothing."""
-    expected = [[350e-6, 75e-6], [1050e-6, 0]]
-    assert costs_usd(USAGE, PRICES) == pytest.approx(np.array(expected))
 
 
 def test_time_costs_what_the_machine_does() -> None:
@@ -185,13 +124,3 @@ def test_time_costs_what_the_machine_does() -> None:
     assert (profile["a"].seconds, profile["a"].n) == (6, 2)
     assert (profile["b"].input_tokens, profile["b"].seconds, profile["b"].n) == (300, 0, 2)
     assert profile["a"].cost_usd() == pytest.approx(6 * 1.2 / 3600)
-
-
-def test_tokens_and_time_add_up() -> None:
-    """If a price has both parts, both are paid, and profiling a query needs both counts."""
-    usage = used(
-        np.array([[100.0], [NAN]]), np.array([[10.0], [NAN]]), np.array([[36.0], [72.0]]), "a"
-    )
-    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=1, usd_per_hour=1)
-    assert costs_usd(usage, {"a": price}) == pytest.approx(np.array([[0.01011], [0.02]]))
-    assert profile_arms(usage, {"a": price})["a"].n == 1

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from router_service.apis.conversation import parse_conversation
 from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import Call
 from router_service.core.errors import DataError
-from switchcraft_training.checking import check_answer
-from switchcraft_training.config import load_config
-from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import convert_functions
 from switchcraft_training.records import Example, Expected
@@ -55,19 +50,6 @@ def test_question_becomes_openai_request() -> None:
             },
             "n": {"type": "integer", "default": 3},
         },
-    }
-
-
-def test_java_types_become_strings_with_a_note() -> None:
-    """A Java type becomes a string whose description names the type."""
-    parameters = {
-        "type": "dict",
-        "properties": {"ids": {"type": "ArrayList", "items": {"type": "int"}}},
-    }
-    tool = convert_functions([{"name": "f", "parameters": parameters}], "java", version=1)[0]
-    assert tool["function"]["parameters"]["properties"]["ids"] == {
-        "type": "string",
-        "description": "This is Java ArrayList type in string representation.",
     }
 
 
@@ -153,15 +135,6 @@ def test_answers_are_read_with_their_counts(root: Path) -> None:
     assert bfcl.open_recording(root).arms() == ["m", "m-FC"]
 
 
-def test_provider_failure_is_never_correct(root: Path) -> None:
-    """An error message is not a correct answer, even if no call is expected."""
-    row = {"id": "relevance_0", "result": "Internal error", "output_token_count": 0}
-    write(root / "result" / "m-FC" / f"{PREFIX}relevance_result.json.gz", row)
-    source = CheckedAnswers.of(bfcl.open_recording(root))
-    example, _ = examples(root)["relevance"]
-    assert tabulate_outcomes([example], ["m-FC"], source.outcomes).correct.tolist() == [[0.0]]
-
-
 @pytest.mark.parametrize(
     "truth", [{"Sea.scan": {"at": [[1]]}}, {"Sky.scan": 7}, None], ids=["name", "shape", "missing"]
 )
@@ -171,38 +144,3 @@ def test_invalid_accepted_answer_stops_reading(root: Path, truth: object) -> Non
     write(path, {"id": "parallel_function_0", "ground_truth": truth})
     with pytest.raises(DataError, match=r"parallel_function\.json\.gz:1"):
         list(bfcl.open_recording(root).judged())
-
-
-def test_folder_without_questions_is_refused(tmp_path: Path) -> None:
-    """An empty directory is an error, not an empty benchmark."""
-    with pytest.raises(DataError, match="contains no data"):
-        list(bfcl.open_recording(tmp_path).judged())
-
-
-@pytest.mark.recorded
-def test_router_reads_every_recorded_question(recorded_data: Path) -> None:
-    """The router reads every message and tool of every judged question."""
-    judged = list(bfcl.open_recording(recorded_data / "bfcl-2024-08").judged())
-    assert len(judged) >= 1000
-    for example, _ in judged:
-        conversation = parse_conversation(example.request)
-        assert conversation.unread == ()
-        assert conversation.tools
-
-
-@pytest.mark.recorded
-def test_verdicts_agree_with_leaderboard(recorded_data: Path) -> None:
-    """On the reference pool's answers, at least 97% of our verdicts agree with the leaderboard's.
-
-    Measured: 98.5%. Four in five differences are correct Java answers in another notation; the
-    others are omitted defaults, and integers in place of floats.
-    """
-    recording = bfcl.open_recording(recorded_data / "bfcl-2024-08")
-    judged = {question.example.id: question for question in recording.judged()}
-    agreements: Counter[bool] = Counter()
-    for arm in load_config(Path("configs/reference-pool.yaml")).arms:
-        verdicts = {verdict.example_id: verdict.valid for verdict in recording.verdicts(arm)}
-        for answer in recording.answers(arm):
-            ours = check_answer(*judged[answer.example_id], answer).correct
-            agreements[ours == verdicts[answer.example_id]] += 1
-    assert agreements[True] / agreements.total() >= 0.97

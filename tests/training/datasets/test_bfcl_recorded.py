@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from switchcraft_training.datasets import bfcl
 
 pytestmark = pytest.mark.slow
 
-FOLDERS = {"bfcl-2024-08": 50, "bfcl-v3-8b": 10, "bfcl-v4-gptoss": 2}
 """Models whose runs are not broken, by folder."""
 
 
@@ -168,50 +166,6 @@ def test_clone_of_the_leaderboard_is_read_as_one_run(clone: Path) -> None:
     ]
 
 
-def test_broken_line_of_a_clone_stops_only_who_uses_it(clone: Path) -> None:
-    """The questions can be read, and the answers of other models; the error names the line."""
-    broken = clone / "result/prompted/non_live/BFCL_v4_simple_python_result.json"
-    broken.write_text(broken.read_text()[:-20])
-    recording = bfcl.open_recording(clone)
-    assert len(list(recording.judged())) == len(list(recording.answers("api-FC")))
-    with pytest.raises(DataError) as caught:
-        list(recording.answers("prompted"))
-    assert (caught.value.path, caught.value.line) == (broken, 2)
-
-
-def test_questions_beside_a_run_replace_those_of_the_package(clone: Path) -> None:
-    """If the folder has `data`, only its questions are judged."""
-    question = {
-        "id": "simple_python_0",
-        "question": [[{"role": "user", "content": "Area of a triangle with base 3?"}]],
-        "function": [
-            {
-                "name": "geometry.area",
-                "description": "Area of a triangle.",
-                "parameters": {"type": "dict", "properties": {"base": {"type": "integer"}}},
-            }
-        ],
-    }
-    truth = {"id": "simple_python_0", "ground_truth": [{"geometry.area": {"base": [3]}}]}
-    write(clone / "data/BFCL_v4_simple_python.json.gz", question)
-    write(clone / "data/possible_answer/BFCL_v4_simple_python.json.gz", truth)
-    (judged,) = bfcl.open_recording(clone).judged()
-    assert judged.example.request["messages"] == question["question"][0]
-
-
-@pytest.mark.parametrize("arm", ["m", "m-FC"])
-def test_locally_served_models_answer_in_text(tmp_path: Path, arm: str) -> None:
-    """From v3 on, the answers of a native run may be recorded as unparsed text."""
-    text = '<tool_call>\n{"name": "Hotel.book", "arguments": {"nights": 2}}\n</tool_call>'
-    row = {"id": "simple_0", "result": text, "output_token_count": 5}
-    write(tmp_path / "result" / arm / "BFCL_v3_simple_result.json.gz", row)
-    write(tmp_path / "verdict" / arm / "simple.json.gz", {"id": "simple_0", "valid": True})
-    recording = bfcl.open_recording(tmp_path)
-    (answer,) = recording.answers(arm)
-    assert answer.calls == (Call("Hotel.book", {"nights": 2}),)
-    assert list(recording.verdicts(arm)) == [("simple_0", True, None, 0)]
-
-
 @pytest.mark.parametrize(
     ("latency", "seconds"),
     [(1.5, 1.5), (2, 2.0), ([0.5, 1, 0.25], 1.75), ("N/A", None), (0, None), ([], None)],
@@ -222,29 +176,6 @@ def test_latency_is_read(tmp_path: Path, latency: object, seconds: float | None)
     write(tmp_path / "result" / "m" / "BFCL_v3_simple_result.json.gz", row)
     (answer,) = bfcl.open_recording(tmp_path).answers("m")
     assert answer.seconds == seconds
-
-
-def test_model_without_recording_is_an_error(runs: Path, tmp_path: Path) -> None:
-    """An unknown model or a directory without answers is an error, not an empty list."""
-    for recording in (bfcl.open_recording(runs), bfcl.open_recording(tmp_path / "empty")):
-        with pytest.raises(DataError, match="contains no recorded answers"):
-            list(recording.answers("nobody"))
-    with pytest.raises(DataError, match="must contain the recorded answers"):
-        bfcl.open_recording(tmp_path / "empty").arms()
-
-
-@pytest.mark.recorded
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_every_recorded_answer_has_question_and_verdict(recorded_data: Path, folder: str) -> None:
-    """Every model answered every judged question, and every answer has a verdict."""
-    recording = bfcl.open_recording(recorded_data / folder)
-    ids = {judged.example.id for judged in recording.judged()}
-    assert len(recording.arms()) == FOLDERS[folder]
-    for arm in recording.arms():
-        answered = Counter((a.example_id, a.attempt) for a in recording.answers(arm))
-        assert {name for name, _ in answered} == ids
-        assert answered == Counter((v.example_id, v.attempt) for v in recording.verdicts(arm))
-        assert set(answered.values()) == {1}
 
 
 @pytest.mark.recorded

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from router_service.apis.conversation import Json, parse_conversation
@@ -21,11 +18,9 @@ from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
     LEFT_OUT,
     NO_CALL,
-    convert_functions,
     package_data,
     read_truth,
 )
-from switchcraft_training.datasets.rows import decode_row, encode_row
 from switchcraft_training.records import Expected, Judged
 
 pytestmark = pytest.mark.slow
@@ -96,14 +91,6 @@ def test_nested_accepted_values_are_read(tmp_path: Path, name: str) -> None:
     assert first.arguments["extras"] == ([{"kind": OneOf(("crib",))}],)
 
 
-@pytest.mark.parametrize("given", ["Book.", [{"role": "user", "content": "Book."}]])
-def test_texts_and_lists_of_messages_are_questions(tmp_path: Path, given: Json) -> None:
-    """v1 has a text and v2 a list of messages; both become the request's messages."""
-    question("BFCL_v2_simple.json", given, [TRUTH], tmp_path)
-    example, _ = only(tmp_path)
-    assert example.request["messages"] == [{"role": "user", "content": "Book."}]
-
-
 @pytest.mark.parametrize("category", sorted(NO_CALL | ANY_CALL))
 def test_relevance_is_judged_without_accepted_answers(tmp_path: Path, category: str) -> None:
     """Irrelevance expects no call, and live relevance expects any call."""
@@ -136,61 +123,6 @@ def test_invalid_row_is_refused_or_passed_to_handler(
     faults: list[DataError] = []
     assert list(bfcl.read_source(tmp_path, lambda fault, _: faults.append(fault))) == []
     assert [fault.line for fault in faults] == [1]
-
-
-def test_unknown_category_stops_reading(tmp_path: Path) -> None:
-    """Excluded categories have a reason, and any other category is an error."""
-    for category in LEFT_OUT:
-        write(tmp_path / f"BFCL_v4_{category}.json", "not a question")
-    with pytest.raises(DataError, match="contains no data"):
-        only(tmp_path)
-    question("BFCL_v3_simple.json", ASKED, [TRUTH], tmp_path)
-    assert only(tmp_path).example.category == "simple"
-    question("BFCL_v5_simple.json", ASKED, [TRUTH], tmp_path)
-    assert only(tmp_path).example.dataset == "bfcl-v3"
-    question("BFCL_v4_telepathy.json", ASKED, [TRUTH], tmp_path)
-    with pytest.raises(DataError, match="unknown category 'telepathy'"):
-        only(tmp_path)
-
-
-def test_json_schema_keywords_are_kept() -> None:
-    """Bounds, alternatives and schemas of additional keys stay; `any` and `optional` do not."""
-    given = {
-        "type": "dict",
-        "properties": {
-            "a": {"type": "any", "description": "What you like.", "optional": True},
-            "b": {"anyOf": [{"type": "float", "minimum": 0}, {"type": ["string", "null"]}]},
-            "c": {"type": "dict", "additionalProperties": {"type": "tuple", "maxItems": 2}},
-            "d": {"type": "dict", "additionalProperties": False, "properties": {}},
-        },
-    }
-    tools = convert_functions([{"name": "f", "parameters": given}], "simple_python", version=4)
-    assert tools[0]["function"]["parameters"]["properties"] == {
-        "a": {"description": "What you like."},
-        "b": {"anyOf": [{"type": "number", "minimum": 0}, {"type": ["string", "null"]}]},
-        "c": {
-            "type": "object",
-            "properties": {},
-            "additionalProperties": {"type": "array", "maxItems": 2},
-        },
-        "d": {"type": "object", "properties": {}, "additionalProperties": False},
-    }
-    with pytest.raises(ValueError, match="unknown type 'quaternion'"):
-        convert_functions(
-            [{"name": "f", "parameters": {"properties": {"a": {"type": "quaternion"}}}}], "", 4
-        )
-
-
-def test_missing_package_error_says_how_to_install_it() -> None:
-    """Without bfcl-eval, the error contains the command that installs it."""
-    code = (
-        "import sys; sys.modules['bfcl_eval'] = None\n"
-        "from pathlib import Path; from switchcraft_training.datasets import bfcl\n"
-        "next(bfcl.read_source(Path('bfcl-eval')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ConfigError: bfcl-eval: is not installed" in done.stderr
-    assert "pip install --no-deps bfcl-eval mpmath" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -237,42 +169,6 @@ def assert_offered(judged: Judged) -> None:
         assert call.arguments.keys() <= offered[call.name].keys(), judged.example.id
 
 
-def test_every_example_survives_writing_and_reading(installed: list[Judged]) -> None:
-    """An imported row that is read again equals the original."""
-    assert all(decode_row(orjson.loads(encode_row(judged))) == judged for judged in installed)
-
-
-@pytest.mark.recorded
-def test_every_recorded_question_of_v3_is_read(recorded_data: Path) -> None:
-    """Each file of v3 gives one example a line, whose expected calls are offered."""
-    root = recorded_data / "bfcl-v3-8b"
-    read = Counter(judged.example.category for judged in bfcl.read_source(root))
-    for path in (root / "data").glob("*.json.gz"):
-        category = path.name.removeprefix("BFCL_v3_").removesuffix(".json.gz")
-        assert read.pop(category) == len(gzip.decompress(path.read_bytes()).splitlines())
-    assert not read
-    for judged in bfcl.read_source(root):
-        assert_offered(judged)
-
-
-@pytest.mark.recorded
-def test_v1_is_read_as_published(recorded_data: Path) -> None:
-    """Exactly three accepted answers of v1 give parameters that their functions do not have."""
-    odd = {"executable_multiple_function_45": "price"}
-    odd |= {
-        "parallel_multiple_function_12": "permeability",
-        "parallel_multiple_function_26": "type",
-    }
-    for judged in bfcl.read_source(recorded_data / "bfcl-2024-08"):
-        assert judged.example.dataset == "bfcl-v1"
-        if judged.example.id in odd:
-            name = odd.pop(judged.example.id)
-            assert any(name in call.arguments for call in judged.expected.calls)
-        else:
-            assert_offered(judged)
-    assert not odd
-
-
 @pytest.mark.parametrize(
     ("function", "takes", "given", "meant"),
     [
@@ -291,10 +187,3 @@ def test_known_wrong_parameters_are_repaired(
     arguments = {} if meant is None else {meant: ("x", "")}
     assert expected.calls[0].arguments == arguments
     assert expected.calls[0].optional == arguments.keys()
-
-
-def test_executable_answers_of_later_versions_are_python_code(tmp_path: Path) -> None:
-    """`exec_` categories have calls as Python code, and the functions must be offered."""
-    question("BFCL_v3_exec_simple.json", ASKED, ["Hotel.book(guest={'name': 'Ann'})"], tmp_path)
-    (call,) = only(tmp_path).expected.calls
-    assert (call.name, call.arguments) == ("Hotel_book", {"guest": ({"name": "Ann"},)})

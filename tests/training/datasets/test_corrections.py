@@ -12,14 +12,9 @@ from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.corrections import (
-    CATEGORIES,
-    Correction,
-    CorrectionKind,
-    ErrorCategory,
     apply_patch,
     last_utterance,
     row_sha256,
-    truth_of,
 )
 from switchcraft_training.records import Example, Expected, Judged
 
@@ -90,42 +85,6 @@ def test_input_correction_replaces_only_last_user_message(tmp_path: Path) -> Non
     assert last_utterance(ROWS[0].example) == "Pay five to Ann, a."
 
 
-def test_expected_calls_and_input_can_both_be_corrected(tmp_path: Path) -> None:
-    """Both corrections have the hash of the uncorrected row."""
-    path = patch(tmp_path, correction(ROWS[0]), input_correction(ROWS[0], "Pay out seven"))
-    (corrected, *_) = apply_patch(ROWS, path)
-    assert last_utterance(corrected.example) == "Pay out seven"
-    assert corrected.expected.calls[0].name == "pay_out"
-
-
-def test_nested_accepted_values_survive_correction(tmp_path: Path) -> None:
-    """A correction in a row's own format keeps nested `OneOf` values."""
-    expected = [call.model_dump(mode="json") for call in truth_of(ROWS[0])]
-    (_, _, corrected) = apply_patch(ROWS, patch(tmp_path, correction(ROWS[2], expected=expected)))
-    assert corrected.expected == ROWS[0].expected
-
-
-def test_rows_are_streamed(tmp_path: Path) -> None:
-    """A row is yielded before the next one is read."""
-    taken: list[str] = []
-
-    def source() -> Any:  # noqa: ANN401
-        for judged in ROWS:
-            taken.append(judged.example.id)
-            yield judged
-
-    stream = apply_patch(source(), patch(tmp_path, correction(ROWS[0])))
-    next(stream)
-    assert taken == ["a"]
-
-
-def test_patch_cannot_be_applied_twice(tmp_path: Path) -> None:
-    """A corrected row is not the row that was reviewed."""
-    path = patch(tmp_path, correction(ROWS[0]))
-    with pytest.raises(DataError, match=r"a is not the row that was reviewed"):
-        list(apply_patch(list(apply_patch(ROWS, path)), path))
-
-
 def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
     """After all rows, the error names missing ids; an id of another dataset does not match."""
     missing = row("a", CALL, dataset="other")
@@ -154,42 +113,3 @@ def test_invalid_line_is_reported_before_any_row(
     path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[1], **fields))
     with pytest.raises(DataError, match=rf"patch\.jsonl:2: .*{problem}"):
         apply_patch(ROWS, path)
-
-
-@pytest.mark.parametrize(
-    ("expected", "problem"),
-    [
-        ([{"name": "f", "arguments": {}, "after": [0]}], "must be indices of other calls"),
-        ([{"name": "f", "arguments": {"a": [{"$one_of": [1]}]}}], r"\$optional"),
-    ],
-)
-def test_invalid_expected_calls_are_refused(tmp_path: Path, expected: object, problem: str) -> None:
-    """Expected calls that a row cannot contain are an error."""
-    with pytest.raises(DataError, match=rf"a: .*{problem}"):
-        list(apply_patch(ROWS, patch(tmp_path, correction(ROWS[0], expected=expected))))
-
-
-def test_two_corrections_of_same_kind_are_refused(tmp_path: Path) -> None:
-    """Two corrections of a row's expected calls contradict each other."""
-    path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[0], round=2))
-    with pytest.raises(DataError, match="corrects the truth of a twice"):
-        apply_patch(ROWS, path)
-
-
-def test_message_with_content_parts_cannot_be_corrected(tmp_path: Path) -> None:
-    """A user message of several parts is not plain text, so it cannot be replaced."""
-    parts = {"messages": [{"role": "user", "content": [{"type": "text"}]}], "tools": []}
-    judged = Judged(Example("p", "simple", parts, "bank"), Expected(()))
-    assert last_utterance(judged.example) is None
-    with pytest.raises(DataError, match=r"p: .*not plain text"):
-        list(apply_patch([judged], patch(tmp_path, input_correction(judged, "x"))))
-
-
-def test_every_category_has_one_kind() -> None:
-    """The paper's six categories are of expected calls, and the two of ambiguity are of inputs."""
-    assert [len(CATEGORIES[kind]) for kind in CorrectionKind] == [6, 2]
-    assert set(CATEGORIES[CorrectionKind.TRUTH]) | set(CATEGORIES[CorrectionKind.INPUT]) == set(
-        ErrorCategory
-    )
-    line = Correction.model_validate(correction(ROWS[0]))
-    assert line.category in CATEGORIES[line.kind]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,17 +11,7 @@ from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
 from switchcraft_training.checking import check
 from switchcraft_training.cli import main
-from switchcraft_training.datasets import xlam
-from switchcraft_training.datasets.corrections import row_sha256
 from switchcraft_training.datasets.rows import read_rows
-
-MIB = 1024 * 1024
-PEAK = (
-    "import resource, subprocess, sys\n"
-    "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
-    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-)
-"""Prints the peak memory of a command in KiB, from a process too small to be that peak itself."""
 
 TOOLS = json.dumps([{"name": "f", "description": "F.", "parameters": {"a": {"type": "int"}}}])
 
@@ -75,20 +62,6 @@ def test_import_writes_rows_and_reports_split_counts(
     assert printed.split()[-7:] == ["xlam", "function_calling_60k", "101", "1", "80", "10", "10"]
 
 
-def test_invalid_row_stops_a_strict_import_and_leaves_no_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names file, row and reason, the status is 1, and there is no half-written file."""
-    path = write_xlam(tmp_path, xlam_row(0, "a"), {**xlam_row(1, "b"), "answers": "[oops"})
-    out = tmp_path / "rows.jsonl"
-
-    assert main(["import", "xlam", str(path), "--out", str(out), "--strict"]) == 1
-
-    error = capsys.readouterr().err
-    assert f"{path}:2: row 2 of the array: JSONDecodeError: Expecting value" in error
-    assert sorted(tmp_path.iterdir()) == [path]
-
-
 def test_unreadable_rows_are_set_aside_and_counted_by_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,27 +85,8 @@ def test_unreadable_rows_are_set_aside_and_counted_by_reason(
     assert "all 100" in lines
 
 
-def test_too_many_unreadable_rows_stop_the_import(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The limit is 5% unless an option says otherwise; the error counts the reasons."""
-    rows = [xlam_row(i, f"Query {i}") for i in range(94)]
-    rows += [xlam_row(94 + i, "?") | {"answers": "[oops"} for i in range(6)]
-    path, out = write_xlam(tmp_path, *rows), tmp_path / "rows.jsonl"
-    command = ["import", "xlam", str(path), "--out", str(out)]
-
-    assert main(command) == 1
-    error = capsys.readouterr().err
-    assert f"{path}: 6 of 100 rows cannot be read:" in error
-    assert "6  a text is not valid JSON" in error
-    assert not out.exists()
-
-    assert main([*command, "--max-unreadable", "0.06"]) == 0
-    assert len(list(read_rows(out))) == 94
-
-
 def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
-    """They are counted, and neither stop a strict import nor count towards the limit."""
+    """They are counted, and do not count towards the limit."""
     chat = "USER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>"
     function = json.dumps({"name": "f", "description": "", "parameters": {}})
     call = chat.replace("Hello.", '<functioncall> {"name": "f", "arguments": \'{}\'}')
@@ -142,7 +96,9 @@ def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
     path, report = tmp_path / "glaive.json", tmp_path / "report.json"
     path.write_text(json.dumps(rows))
 
-    assert main(["import", "glaive", str(path), "--strict", "--report", str(report)]) == 0
+    assert (
+        main(["import", "glaive", str(path), "--max-unreadable", "0", "--report", str(report)]) == 0
+    )
 
     assert load(report)["read"] == 2
     assert load(report)["published"] == {
@@ -169,27 +125,6 @@ def test_the_papers_rules_are_options(tmp_path: Path) -> None:
     assert omitting_is_correct("--omit-defaults") == [True, False]
 
 
-@pytest.mark.parametrize("options", [[], ["--omit-defaults"]])
-def test_schemas_that_cannot_be_interpreted_are_set_aside(
-    options: list[str], tmp_path: Path
-) -> None:
-    """No answer to such a row could be judged; the rows beside it are read."""
-    function: dict[str, Any] = {"name": "f", "description": ""}
-    call = '<functioncall> {"name": "f", "arguments": \'{"a": 1}\'}'
-    rows = []
-    for kind in ("date", "integer"):
-        function["parameters"] = {"type": "object", "properties": {"a": {"type": kind}}}
-        system = f"SYSTEM: Use these - {json.dumps(function)}"
-        rows.append({"system": system, "chat": f"USER: {kind}.\n\n\nASSISTANT: {call}"})
-    path, report = tmp_path / "glaive.json", tmp_path / "report.json"
-    path.write_text(json.dumps(rows))
-    command = ["import", "glaive", str(path), "--report", str(report), "--max-unreadable", "0.5"]
-    assert main([*command, *options]) == 0
-    published = load(report)["published"]
-    assert published["read"] == 1
-    assert published["set_aside"] == {"a tool's schema cannot be interpreted": 1}
-
-
 def test_quarantine_keeps_unreadable_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,55 +148,6 @@ def test_quarantine_keeps_unreadable_rows(
     assert "2 examples" in capsys.readouterr().out
 
 
-def test_corrections_apply_only_to_reviewed_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A patch changes the row that it names, and stops the import if the row has changed."""
-    path, out, patch = (tmp_path / name for name in ("x.json", "rows.jsonl", "patch.jsonl"))
-    path.write_text(json.dumps([xlam_row(0, "a"), xlam_row(1, "b")]))
-    reviewed = next(xlam.read_source(path))
-    correction = {"kind": "input", "category": "other_ambiguity", "utterance": "in 2024"}
-    row = {"id": "xlam_0", "dataset": "xlam", "row_sha256": row_sha256(reviewed)}
-    patch.write_text(json.dumps(correction | row | {"explanation": "", "reviewer": "", "round": 1}))
-    command = ["import", "xlam", str(path), "--out", str(out), "--corrections", str(patch)]
-
-    assert main(command) == 0
-    assert [judged.example.query for judged in read_rows(out)] == ["in 2024", "b"]
-
-    path.write_text(json.dumps([xlam_row(0, "c")]))
-    assert main(command) == 1
-    assert "xlam_0 is not the row that was reviewed" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("source", "content", "problem"),
-    [
-        ("xlam", None, "cannot be read: [Errno 2]"),
-        ("xlam", "[]", "contains no row of xlam"),
-        ("glaive", "", "contains no row of glaive"),
-        ("xlam", '[{"id": 0}, ', "is not valid JSON at row 2 or soon after"),
-        ("xlam", '[{"id": 0}]', "1 of 1 rows cannot be read:"),
-        ("hermes", "[]", "has an unknown name; expected func-calling-singleturn.json"),
-        ("confetti", None, "contains no data/BFCL_v2_conversationsclean.json"),
-    ],
-)
-def test_missing_or_empty_file_is_an_error(
-    source: str,
-    content: str | None,
-    problem: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The command names the file and the problem, and its status is 1."""
-    path = tmp_path / "data.json"
-    if content is not None:
-        path.write_text(content)
-    assert main(["import", source, str(path)]) == 1
-    error = capsys.readouterr().err
-    assert str(path) in error
-    assert problem in error
-
-
 @pytest.mark.parametrize("option", ["--out", "--report", "--quarantine"])
 def test_unwritable_file_is_an_error(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -270,27 +156,3 @@ def test_unwritable_file_is_an_error(
     path, missing = write_xlam(tmp_path, xlam_row(0, "a")), tmp_path / "none" / "file"
     assert main(["import", "xlam", str(path), option, str(missing)]) == 1
     assert f"{missing}: cannot be written" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_importing_100_000_rows_needs_less_than_150_mebibytes(tmp_path: Path) -> None:
-    """Importing an array of 100,000 rows needs at most 150 MiB of memory.
-
-    Of these, the program itself needs 55. At 1 kB for each row, a million rows need 1 GiB.
-    """
-    rows = 100_000
-    path = tmp_path / "xlam_function_calling_60k.json"
-    head, tail = json.dumps(xlam_row(-1, "?"))[1:].split('"id": -1, "query": "?"')
-    with path.open("w") as file:
-        file.write("[")
-        for i in range(rows):
-            file.write(f'{"," if i else ""}\n{{{head}"id": {i}, "query": "Query {i}"{tail}')
-        file.write("]")
-    report, out = tmp_path / "report.json", tmp_path / "rows.jsonl"
-    importing = [sys.executable, "-m", "switchcraft_training.cli", "import", "xlam", str(path)]
-    command = [sys.executable, "-c", PEAK, *importing, "--report", str(report), "--out", str(out)]
-
-    peak_kib = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    assert load(report)["read"] == rows
-    assert peak_kib * 1024 < 150 * MIB

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.apis.conversation import parse_conversation
-from router_service.core.errors import DataError
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes
 from switchcraft_training.dataset import load_dataset
@@ -42,16 +40,6 @@ def folder(tmp_path: Path, *runs: Mapping[str, object]) -> McpMark:
     return McpMark(tmp_path)
 
 
-def test_task_becomes_request_with_tool_for_its_service(tmp_path: Path) -> None:
-    """The instruction is the user message, and one tool represents the service's server."""
-    first, second = folder(tmp_path).examples()
-    assert (first.id, first.dataset, first.category) == ("shop__count", "mcpmark", "postgres")
-    assert (first.query, first.tool_names) == ("Count the orders.", ("postgres",))
-    conversation = parse_conversation(second.request)
-    assert [tool.name for tool in conversation.tools] == ["github"]
-    assert not conversation.unread
-
-
 def test_runs_are_attempts(tmp_path: Path) -> None:
     """A label is the share of successful runs; a run that never began costs nothing."""
     nothing = {"success": False, "input_tokens": 0, "output_tokens": 0}
@@ -69,22 +57,6 @@ def test_runs_are_attempts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels.attempts, [[1, 2], [0, 1]])
     np.testing.assert_array_equal(labels.input_tokens, [[100, 50], [np.nan, np.nan]])
     np.testing.assert_array_equal(labels.seconds, [[10, 15], [np.nan, 10]])
-
-
-def test_broken_arm_is_left_out(tmp_path: Path) -> None:
-    """Broken runs show nothing about a model."""
-    broken = run("shop__count", "deepseek-v3-1-terminus", 1)
-    assert folder(tmp_path, broken, run("shop__count", "m", 1)).arms() == ["m"]
-
-
-@pytest.mark.parametrize("changes", [{"success": "yes"}, {"run": "first"}, {"success": None}])
-def test_run_with_invalid_success_is_an_error(
-    tmp_path: Path, changes: Mapping[str, object]
-) -> None:
-    """A success that is neither true nor false is refused."""
-    source = folder(tmp_path, run("repo__fix", "m", 1), run("repo__fix", "m", 2, **changes))
-    with pytest.raises(DataError, match=r"runs\.jsonl\.gz:2"):
-        list(source.outcomes("m"))
 
 
 @pytest.mark.recorded

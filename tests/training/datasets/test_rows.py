@@ -56,13 +56,6 @@ def test_file_appears_only_when_complete(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_row_without_json_representation_is_named(tmp_path: Path) -> None:
-    """The error has the id of the row whose value JSON cannot represent."""
-    with pytest.raises(DataError, match="r7 cannot be written as JSON: "):
-        write_rows([judged(7, 2**70)], tmp_path / "rows.jsonl")
-    assert list(tmp_path.iterdir()) == []
-
-
 Faults = list[tuple[int | None, str, bytes]]
 
 
@@ -76,23 +69,6 @@ def read(path: Path) -> tuple[list[int], Faults]:
     faults: Faults = []
     rows = list(read_array(path, a_of, lambda e, raw: faults.append((e.line, e.problem, raw))))
     return rows, faults
-
-
-@pytest.mark.parametrize(
-    "text", ['[{"a": 1}, {"a": 2}]', '\n [\n{"a": 1}\n,{"a": 2}]\n', '{"a": 1}\n\n{"a": 2}\n']
-)
-def test_arrays_and_json_lines_are_read_alike(text: str, tmp_path: Path) -> None:
-    """The first character of the file distinguishes the two."""
-    path = tmp_path / "rows.json"
-    path.write_text(text)
-    assert read(path) == ([1, 2], [])
-
-
-def test_compressed_array_is_read(tmp_path: Path) -> None:
-    """A file whose name ends in .gz is decompressed."""
-    path = tmp_path / "rows.json.gz"
-    path.write_bytes(gzip.compress(b'[{"a": 1}]'))
-    assert read(path) == ([1], [])
 
 
 def test_error_in_array_has_row_number(tmp_path: Path) -> None:
@@ -110,15 +86,6 @@ def test_error_in_array_has_row_number(tmp_path: Path) -> None:
             ),
         ],
     )
-
-
-def test_error_in_json_lines_has_line_number(tmp_path: Path) -> None:
-    """Blank lines are counted, but they are not rows."""
-    path = tmp_path / "rows.json"
-    path.write_text('{"a": 1}\n\n{"a": \n{"a": 4}\n')
-    rows, [(line, reason, raw)] = read(path)
-    assert (rows, line, raw) == ([1, 4], 3, b'{"a": \n')
-    assert reason.startswith("JSONDecodeError: ")
 
 
 @pytest.mark.parametrize("rest", ["", ', {"a"', ', {"a": 2} {"a": 3}]', ", oops]"])

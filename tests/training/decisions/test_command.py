@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from router_service.core.errors import DataError
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.dataset import load_dataset, require_measured_rows
-from switchcraft_training.datasets.rows import read_rows
 from tests.training.decisions.cases import (
     Line,
     call,
@@ -23,7 +21,6 @@ from tests.training.decisions.cases import (
     negative_evidence,
     right,
     write_log,
-    wrong,
 )
 
 LINES: tuple[Line, ...] = (
@@ -106,96 +103,3 @@ def test_log_without_measurable_queries_is_an_error_with_a_remedy(tmp_path: Path
     config = config_of(format="decisions", path="log")
     with pytest.raises(DataError, match=r"1 queries that every arm.*exploration_share.*also"):
         require_measured_rows(load_dataset(config, tmp_path), config, tmp_path)
-
-
-def test_import_without_labels_names_the_missing_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The message names the setting that logs content, and says that clients send verdicts."""
-    assert main(["import", f"decisions:{write_log(tmp_path, [decision('a'), right('a')])}"]) == 0
-    printed = capsys.readouterr().out
-    assert "decision_log.content" in printed
-    assert "POST /v1/feedback" in printed
-
-
-def test_bad_lines_are_quarantined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A corrupt line stops the import with an error that names it, unless there is a quarantine."""
-    folder = write_log(tmp_path / "log", LINES)
-    (folder / "decisions-2.jsonl").write_text("{half a\n")
-    assert main(["import", f"decisions:{folder}"]) == 1
-    assert "decisions-2.jsonl:1: JSONDecodeError" in capsys.readouterr().err
-    aside = tmp_path / "bad.jsonl"
-    assert main(["import", f"decisions:{folder}", "--quarantine", str(aside)]) == 0
-    assert "1 lines quarantined" in capsys.readouterr().out
-    assert json.loads(aside.read_text())["row"] == "{half a"
-
-
-def test_rows_without_expected_calls_cannot_be_read_as_a_benchmark(tmp_path: Path) -> None:
-    """Reading expected calls from rows that have only verdicts fails with an explanation."""
-    folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
-    assert main(["import", f"decisions:{folder}", "--out", str(out)]) == 0
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*has verdicts only"):
-        list(read_rows(out))
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["decisions"], "give one path, either as decisions:PATH or as decisions PATH"),
-        (["decisions:log", "log"], "give one path, either as decisions:PATH"),
-        (["xlam:log", "--weak-evidence"], "is only for decisions:PATH"),
-        (["decisions:log", "--corrections", "p"], "applies to datasets"),
-    ],
-)
-def test_contradicting_options_are_rejected(
-    options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error says what to write instead."""
-    assert main(["import", *options]) == 1
-    assert problem in capsys.readouterr().err
-
-
-def test_unknown_source_is_rejected_with_a_list_of_sources(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The error lists the known sources."""
-    with pytest.raises(SystemExit):
-        main(["import", "decision:log"])
-    assert "Choose from bfcl, confetti" in capsys.readouterr().err
-
-
-def test_weak_evidence_is_rejected_with_binary_labels() -> None:
-    """Binary labels would turn a quarter of the labels from weak evidence into correct answers."""
-    log = {"format": "decisions", "path": "log", "weak_evidence": True}
-    values = config_of(format="decisions", path="log").model_dump(mode="json")
-    for given in ({"source": log}, {"also": [log]}):
-        assert RunConfig.model_validate(values | given)
-        with pytest.raises(ValueError, match="is not allowed with `weak_evidence`"):
-            RunConfig.model_validate(values | given | {"training": {"labels": "binary"}})
-
-
-def test_weak_evidence_is_rejected_for_other_sources() -> None:
-    """`weak_evidence` is an error for other sources."""
-    with pytest.raises(ValidationError, match="weak_evidence"):
-        config_of(format="bfcl", path="x", weak_evidence=True)
-
-
-def test_additional_log_is_used_only_for_training(tmp_path: Path) -> None:
-    """Under `also`, its queries are training-only rows, with labels of the arms that answered."""
-    everything = [
-        line
-        for i in range(3)
-        for arm in ("large", "small")
-        for line in (
-            decision(f"{arm}{i}", arm, content=content(f"q{i}")),
-            wrong(f"{arm}{i}"),
-        )
-    ]
-    write_log(tmp_path / "measured", everything)
-    write_log(tmp_path / "log", LINES)
-    config = config_of(format="decisions", path="measured").model_copy(
-        update={"also": (config_of(format="decisions", path="log").source,)}
-    )
-    dataset = load_dataset(config, tmp_path)
-    assert (dataset.measured_rows, dataset.teaching_rows) == ((0, 1, 2), (3, 4))
-    np.testing.assert_array_equal(dataset.correct[3:], [[1, 0], [1, np.nan]])

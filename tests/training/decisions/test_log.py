@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import logging
 from pathlib import Path
 
 import pytest
@@ -50,49 +49,3 @@ def test_broken_line_is_an_error_or_quarantined(tmp_path: Path) -> None:
     quarantine.close()
     assert "decision.propensity: Input should be greater than 0" in quarantine.path.read_text()
     assert quarantine.count == 2
-
-
-def test_incomplete_last_line_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An incomplete last line, as a killed gateway leaves it, is skipped with a warning."""
-    folder = write_log(tmp_path, [decision("a"), decision("b")])
-    file = folder / "decisions-1.jsonl"
-    file.write_bytes(file.read_bytes()[:-40])
-    with caplog.at_level(logging.WARNING):
-        assert [each.id for each in read_log(folder).decisions] == ["a"]
-    assert "skipped the last line" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        ("decisions-1.jsonl", "", "contains no decision"),
-        (
-            "decisions-1.jsonl",
-            right("a").model_dump_json() + "\n",
-            "contains no decision",
-        ),
-        ("rows.txt", "", "contains no file whose name ends in"),
-    ],
-)
-def test_folder_without_decisions_is_an_error(
-    tmp_path: Path, name: str, text: str, problem: str
-) -> None:
-    """A folder without decisions is an error that names the folder."""
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=problem) as caught:
-        read_log(tmp_path)
-    assert caught.value.path == tmp_path
-
-
-def test_model_of_two_arms_belongs_to_neither(tmp_path: Path) -> None:
-    """A model belongs to an arm only if no other arm uses it."""
-    folder = write_log(
-        tmp_path,
-        [
-            decision("a", "large", model="gpt"),
-            decision("b", "small", model="gpt"),
-            decision("c", "small", model="mini"),
-            decision("d", "large", model="tiny", is_fallback=True),
-        ],
-    )
-    assert read_log(folder).arms_by_model == {"mini": "small"}

@@ -122,31 +122,6 @@ def test_expected_calls_label_all_candidates_of_a_verified_answer(tmp_path: Path
     assert found.uses == {DecisionUse.CHECKED: 1, DecisionUse.JUDGED: 1}
 
 
-def test_answer_without_calls_can_be_correct(tmp_path: Path) -> None:
-    """`expected: []` means that an answer without calls is correct."""
-    found = read(
-        tmp_path,
-        decision("a", "large", content=content("Hello", ())),
-        decision("b", "small", content=content("Hello", (call("Oslo"),))),
-        expects("a"),
-    )
-    assert labels(found) == [("a", "large", 1), ("a", "small", 0)]
-    assert found.queries[0].calls == 0
-
-
-def test_fallback_labels_only_the_arm_that_answered(tmp_path: Path) -> None:
-    """The answer is a label of the fallback's arm, or is left out if its model is no arm's."""
-    found = read(
-        tmp_path,
-        decision("a", "large", content=content("x"), model="small", is_fallback=True),
-        decision("b", "large", content=content("y"), model="other", is_fallback=True),
-        decision("c", "small", content=content("z")),
-        *(wrong("a"), wrong("b"), right("c")),
-    )
-    assert labels(found) == [("a", "small", 0), ("c", "small", 1)]
-    assert found.uses[DecisionUse.UNKNOWN_ARM] == 1
-
-
 def test_weak_evidence_is_a_label_only_if_enabled(tmp_path: Path) -> None:
     """Weak evidence gives a soft label if enabled; a verdict takes precedence."""
     lines = (

@@ -21,7 +21,7 @@ from router_service.policies.costs import Price
 from router_service.predictor.model import sigmoid
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.table import Floats, Table
-from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run
+from switchcraft_training.evaluation.evaluate import Entrant, Experiment
 from switchcraft_training.records import Example
 
 QUERIES = 60
@@ -99,10 +99,6 @@ def complete_experiment() -> Experiment:
         entrants=(other,),
         prices=dict.fromkeys(ARMS, price),
         variants=(Entrant("router", "truncated", noise.argmin(1)),),
-        runs=tuple(
-            Run(f"seed {s}", replace(base.table, correct=answers(s)[0]), noise, COSTS_USD)
-            for s in (1, 2)
-        ),
     )
 
 

@@ -11,8 +11,6 @@ from switchcraft_training.evaluation.calibration import (
     MAX_KNOTS,
     calibration_figures,
     choose_calibration,
-    fit_isotonic,
-    fit_platt,
 )
 from tests.training.evaluation.cases import table_of
 
@@ -40,17 +38,6 @@ def test_calibrated_probabilities_stay_unchanged() -> None:
     assert study.trials[0].error.value < 0.02
 
 
-def test_temperature_corrects_overconfidence() -> None:
-    """Logits that are three times too large are divided by about three."""
-    true, labels = calibrated_predictions()
-    study = choose_calibration(labels, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
-    assert isinstance(study.calibration, Temperature)
-    assert study.calibration.temperature == pytest.approx(3, rel=0.1)
-    found = {trial.method: trial for trial in study.trials}
-    assert found["identity"].behind.value > found["identity"].behind.stderr
-    assert found["identity"].error.value > 0.05 > found["temperature"].error.value
-
-
 def test_platt_corrects_arms_with_different_biases() -> None:
     """Lines per arm undo opposite shifts of the arms, which one temperature cannot correct."""
     true, labels = calibrated_predictions()
@@ -72,23 +59,6 @@ def test_isotonic_is_chosen_for_a_step_in_the_true_probabilities() -> None:
     low, high = study.calibration.apply(np.array([[0.4], [0.9]])).ravel()
     assert low == pytest.approx(0.3, abs=0.05)
     assert high == pytest.approx(0.95, abs=0.03)
-
-
-def test_isotonic_keeps_different_probabilities_different() -> None:
-    """The map increases strictly between its ends, so drift rules still see the better arm."""
-    true, labels = calibrated_predictions()
-    calibration = fit_isotonic(labels, true)
-    middle = np.linspace(0.3, 0.8, 50)
-    calibrated = calibration.apply(np.column_stack([middle] * 3))
-    assert (np.diff(calibrated, axis=0) > 0).all()
-
-
-def test_fitted_probabilities_never_reach_one() -> None:
-    """After ten correct answers out of ten, the calibrated probability is below 1."""
-    calibration = fit_isotonic(np.ones((10, 1)), np.linspace(0.1, 0.9, 10)[:, None])
-    assert calibration.apply(np.array([[1.0]])).item() == pytest.approx(1 - 1 / 12)
-    line = fit_platt(np.ones((10, 1)), np.linspace(0.1, 0.9, 10)[:, None])
-    assert 0.5 < line.apply(np.array([[0.5]])).item() < 1
 
 
 def test_near_duplicates_add_no_evidence() -> None:
@@ -121,13 +91,6 @@ def test_unknown_labels_are_ignored_and_fractional_labels_are_weighted() -> None
     shares = choose_calibration(true, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
     assert isinstance(shares.calibration, Temperature)
     assert shares.calibration.temperature == pytest.approx(3, rel=0.01)
-
-
-def test_single_group_is_not_calibrated() -> None:
-    """With a single group no method can be compared, so probabilities stay unchanged."""
-    true, labels = calibrated_predictions()
-    study = choose_calibration(labels[:9], true[:9], [4] * 9, seed=0)
-    assert (study.calibration, study.folds, len(study.trials)) == (IDENTITY, 1, 1)
 
 
 def test_reliability_bin_has_mean_probability_and_accuracy() -> None:

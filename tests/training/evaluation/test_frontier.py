@@ -2,73 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from router_service.core.errors import PolicyError
 from router_service.measurement.goals import find_point, parse_goal
-from router_service.measurement.rules import Bench, Entry
 from switchcraft_training.evaluation.frontier import (
-    aiq,
-    apgr,
-    budgets,
-    convex_hull,
-    matching,
     validate_goals,
 )
 from switchcraft_training.evaluation.report import main_figures
-from tests.training.evaluation.cases import minimal_experiment, simulated_experiment
+from tests.training.evaluation.cases import simulated_experiment
 
 pytestmark = pytest.mark.usefixtures("few_draws")
-
-
-def test_apgr_of_a_straight_line_equals_random_mixing() -> None:
-    """Mixing weak and strong at random recovers 10%, 20%, ... of the gap: 0.55 on average."""
-    weak, strong = np.array([1.0, 0.6]), np.array([11.0, 0.8])
-    assert apgr(strong[None], weak, strong) == pytest.approx(0.55)
-    at_once = np.array([[1.0001, 0.8], [11.0, 0.8]])
-    assert apgr(at_once, weak, strong) == pytest.approx(1.0)
-    assert np.isnan(apgr(at_once, strong, weak))
-
-
-def test_aiq_is_the_mean_height_of_the_convex_hull() -> None:
-    """A point above the line between two others raises the hull; one below it does not."""
-    line = np.array([[1.0, 0.5], [3.0, 0.9]])
-    assert aiq(line, 1, 3) == pytest.approx(0.7)
-    assert aiq(np.vstack([line, [2.0, 0.6]]), 1, 3) == pytest.approx(0.7)
-    assert aiq(np.vstack([line, [2.0, 0.8]]), 1, 3) == pytest.approx((0.65 + 0.85) / 2)
-    assert aiq(line, 1, 5) == pytest.approx((0.7 * 2 + 0.9 * 2) / 4)
-
-
-def test_hull_starts_at_zero_and_never_falls() -> None:
-    """The hull starts at the null router and omits a point that costs more and is worse."""
-    hull = convex_hull(np.array([[2.0, 0.9], [1.0, 0.8], [3.0, 0.5]]))
-    assert hull.tolist() == [[0, 0], [1, 0.8], [2, 0.9]]
-
-
-def entries(*points: tuple[float, float]) -> list[Entry]:
-    """Return entries with these costs and accuracies; the best single model is at (10, 0.8)."""
-    bench = Bench(np.full(5, 0.8), np.full(5, 10.0), np.full(5, 0.5), np.ones(5))
-    return [
-        bench.measure("router", f"rule {i}", np.full(5, accuracy), np.full(5, cost))
-        for i, (cost, accuracy) in enumerate(points)
-    ]
-
-
-def test_budgets_without_improvement_are_omitted() -> None:
-    """Budgets that buy nothing, or nothing more than a smaller budget, are omitted."""
-    bought = budgets(entries((1, 0.6), (4, 0.9), (9, 0.7)))
-    assert [(b.share, b.entry.name) for b in bought] == [(0.10, "rule 0"), (0.50, "rule 1")]
-
-
-def test_matching_is_the_cheapest_rule_as_accurate_as_the_best_single_model() -> None:
-    """The match is the cheapest entry that is accurate enough, or None if no entry is."""
-    found = matching(entries((1, 0.6), (4, 0.9), (3, 0.8)))
-    assert found is not None
-    assert found.name == "rule 2"
-    assert matching(entries((1, 0.6))) is None
 
 
 def test_goal_picks_the_same_rule_as_the_gateway() -> None:
@@ -98,23 +43,9 @@ def test_nested_figures_remove_selection_bias() -> None:
     assert np.mean(gains) > 0.01
 
 
-def test_nested_figures_cover_every_query_once() -> None:
-    """If every fold reaches a goal, the nested figures cover all queries."""
-    (promise,) = validate_goals(simulated_experiment(), ("usd_per_1k=2",))
-    assert promise.nested is not None
-    assert (promise.folds, promise.nested.accuracy.n) == (5, 300)
-
-
 def test_unreachable_goal_has_no_rule_and_no_figures() -> None:
     """A goal that no rule reaches has no pick and no figures; an invalid goal is an error."""
     (promise,) = validate_goals(simulated_experiment(), ("accuracy=1",))
     assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
     with pytest.raises(PolicyError, match="it is a rule; give a goal"):
         validate_goals(simulated_experiment(), ("theta=0.5",))
-
-
-def test_near_duplicates_only_give_no_goal_results() -> None:
-    """If all queries are near-duplicates, there are no folds and so no results."""
-    experiment = minimal_experiment()
-    table = replace(experiment.table, groups=np.zeros(len(experiment.table), np.int64))
-    assert validate_goals(replace(experiment, table=table)) == ()

@@ -13,19 +13,14 @@ import pytest
 from router_service.measurement.simulation import VerifiedAnswers
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.report import (
-    Report,
-    main_figures,
-    write_report,
     write_verification,
 )
 from switchcraft_training.evaluation.verified import (
-    NO_ANSWERS,
     VerifiedFigures,
     VerifiedRow,
     verified_figures,
 )
-from switchcraft_training.verification import VerifierStudy, outcome
-from tests.training.evaluation.cases import NEW, PROVENANCE, minimal_experiment
+from switchcraft_training.verification import VerifierStudy
 from tests.training.verifiers import COSTS_USD, PRICES_USD, SECONDS, invented_data, invented_table
 
 
@@ -125,27 +120,6 @@ def test_simpler_rules(
     assert figures_of(other(rules, name)) == pytest.approx((accuracy, candidates, added_s))
 
 
-def test_router_that_chooses_once_is_compared(rules: VerifiedFigures) -> None:
-    """It asks one model, adds no latency, and is the oracle if its predictions are the labels."""
-    once = [row for row in rules.others if row.entry.name.startswith("choose once")]
-    assert max(row.entry.accuracy.value for row in once) == 1
-    assert all(figures_of(row)[1:] == (1, 0) for row in once)
-    assert len(rules.once) > 20
-
-
-def test_answers_that_violate_the_schema_are_not_accepted(verifier_study: VerifierStudy) -> None:
-    """The schema check asks on after an unreadable answer, and accepts the next one."""
-    study = scripted(verifier_study, np.tile(PATTERNS, (2, 1)))
-    candidates = []
-    for each in study.evidence.candidates:
-        broken = replace(each.answers[0], calls=None)
-        candidates.append(replace(each, answers={**each.answers, 0: broken}))
-    changed = replace(study, evidence=replace(study.evidence, candidates=candidates))
-    row = other(verified_figures(changed), "schema check")
-    assert figures_of(row) == pytest.approx((3 / 6, 2, MIDDLE_S))
-    assert row.is_later.value == 1
-
-
 def test_threshold_of_a_cascade_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:
     """Each fold gets the threshold that suits the other one.
 
@@ -178,43 +152,6 @@ def test_price_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:
     assert row.entry.accuracy.value == 0.5
 
 
-def test_wrong_answers_are_counted_by_agreement_and_category(
-    figures: VerifiedFigures, verifier_study: VerifierStudy
-) -> None:
-    """The groups contain every query once, and together all wrong answers."""
-    answers = verifier_study.by_price[PRICES_USD[1]]
-    correct, _, _ = outcome(answers, verifier_study.table)
-    for groups in (figures.agreement, figures.categories):
-        assert sum(group.accuracy.n for group in groups) == len(correct)
-        assert sum(group.wrong for group in groups) == (1 - correct).sum()
-        assert all(0 <= group.avoidable <= group.wrong for group in groups)
-    assert {group.name for group in figures.categories} == {"simple", "hard"}
-    agreeing = {group.name: group.accuracy.value for group in figures.agreement}
-    both = agreeing["2 candidates, 2 with the accepted calls"]
-    assert both > agreeing["2 candidates, 1 with the accepted calls"]
-
-
-def test_judgements_improve_with_candidates(figures: VerifiedFigures) -> None:
-    """Candidates are easier to judge next to others; all candidates of a step count."""
-    cheapest = [q for q in figures.quality if q.asked == "cheapest models"]
-    assert [quality.candidates for quality in cheapest] == [1, 2, 3]
-    assert [quality.auc.n for quality in cheapest] == [240, 480, 720]
-    areas = [quality.auc.value for quality in cheapest]
-    assert areas == sorted(areas)
-    assert areas[-1] > 0.95
-    path = [q for q in figures.quality if q.asked == "asked by the policy"]
-    assert path[0].queries == 240 > path[1].queries
-
-
-def test_latencies_may_be_unknown(verifier_study: VerifierStudy, tmp_path: Path) -> None:
-    """Without recorded latencies, the table says so instead of 0 seconds."""
-    study = scripted(verifier_study, np.tile(PATTERNS, (2, 1)))
-    table = replace(study.table, seconds=np.full_like(study.table.seconds, np.nan))
-    found = verified_figures(replace(study, table=table))
-    assert {row.added_s for row in (*found.frontier, *found.others)} == {None}
-    assert "not recorded" in write_verification(found, tmp_path / "artifact").read_text()
-
-
 def test_verification_is_written_next_to_the_artifact(
     figures: VerifiedFigures, tmp_path: Path
 ) -> None:
@@ -228,43 +165,3 @@ def test_verification_is_written_next_to_the_artifact(
     values = json.loads(page.with_suffix(".json").read_text())
     assert values["operating"]["entry"]["name"] == "verified=0.002"
     assert len(values["frontier"]) == len(PRICES_USD)
-
-
-def test_report_has_the_section(figures: VerifiedFigures, tmp_path: Path) -> None:
-    """A report with a study has the section, and otherwise the reason."""
-    test = main_figures(minimal_experiment())
-    for verified, text in (
-        (figures, "Simpler rules on the same queries"),
-        (NO_ANSWERS, NO_ANSWERS),
-    ):
-        write_report(Report("made-up", test, PROVENANCE, NEW, verified=verified), tmp_path)
-        page = (tmp_path / "report.html").read_text()
-        assert 'id="verified"' in page
-        assert text in page
-    write_report(Report("made-up", test, PROVENANCE, NEW), tmp_path)
-    assert 'id="verified"' not in (tmp_path / "report.html").read_text()
-
-
-def test_changed_answers_are_told_from_correct_ones(
-    figures: VerifiedFigures, verifier_study: VerifierStudy
-) -> None:
-    """Each kind of change has a row, and an invented value is recognized without its query."""
-    rows = {row.kind: row for row in figures.corruptions}
-    assert {"own name", "foreign value", "repeated call", "words"} <= rows.keys()
-    for row in rows.values():
-        assert row.auc.value > 0.5
-        assert row.after < row.before
-    assert rows["own name"].auc.value > 0.9
-    assert figures.picked_right is not None
-    correct = verifier_study.table.correct
-    pairs = ((0, 1), (0, 2), (1, 2))
-    cases = sum(int((correct[:, one] != correct[:, other]).sum()) for one, other in pairs)
-    assert figures.picked_right.n == cases
-
-
-def test_likeliest_of_the_cheapest_arms(figures: VerifiedFigures) -> None:
-    """The rule asks the cheapest arms for every query, and pays for all of them."""
-    for name, count in (("two cheapest, likeliest", 2), ("three cheapest, likeliest", 3)):
-        row = other(figures, name)
-        assert row.candidates.value == count
-        assert row.entry.cost_usd.value == pytest.approx(sum(COSTS_USD[:count]))

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,18 +17,12 @@ import pytest
 
 from router_service.checker.toolbox import Call
 from router_service.core.errors import (
-    ConfigError,
     DataError,
     FetchError,
-    StorageError,
 )
-from switchcraft_training.cli import main
 from switchcraft_training.datasets import bfcl
-from switchcraft_training.fetching.command import read_mirrors
 from switchcraft_training.fetching.recordings import SOURCES, fetch_recording
 from switchcraft_training.fetching.sources import RECORDINGS, PublicRecording, Repository
-from switchcraft_training.storage import explaining_failed_writes
-from tests.training.disks import full_disk
 from tests.training.fetching.places import (
     QUESTION,
     RIGHT,
@@ -96,17 +89,6 @@ def test_arranged_recording_is_readable_and_says_where_it_is_from(
     written = {str(p.relative_to(folder)) for p in folder.rglob("*.gz")}
     assert written == set(sources["sha256"])
     assert not any("sql" in path or "rest" in path for path in written)
-
-
-@pytest.mark.parametrize("patterns", [["model-1?-FC"], ["model-text", "model-3-FC"]])
-def test_models_may_be_chosen(
-    recording: PublicRecording, mirrors: dict[str, str], tmp_path: Path, patterns: list[str]
-) -> None:
-    """Only the answers of the models are downloaded that the user names."""
-    folder = fetch_recording(recording, tmp_path, mirrors, patterns)
-    assert len(bfcl.open_recording(folder).arms()) == (10 if len(patterns) == 1 else 2)
-    with pytest.raises(DataError, match=r"has the models .*, and not \*\. Remove the folder"):
-        fetch_recording(recording, tmp_path, mirrors)
 
 
 def test_killed_download_continues(
@@ -214,51 +196,6 @@ def test_unreachable_repository_says_what_to_do(
     assert caught.value.source == address
 
 
-def test_unknown_commit_says_what_to_do(
-    recording: PublicRecording, mirrors: dict[str, str], tmp_path: Path
-) -> None:
-    """The error says that a mirror is old or that history was rewritten."""
-    moved = replace(recording, files=tuple(replace(f, commit="1" * 40) for f in recording.files))
-    with pytest.raises(FetchError, match=f"does not have the commit {'1' * 40} .*update it"):
-        fetch_recording(moved, tmp_path, mirrors)
-
-
-def test_commit_without_the_files_says_what_is_missing(
-    recording: PublicRecording, places: dict[str, Git], mirrors: dict[str, str], tmp_path: Path
-) -> None:
-    """The error names the file's form, or the unknown model and the known ones."""
-    with pytest.raises(FetchError, match=r"no answers of gpt-9\*; it has: model-0-FC, model-1-FC"):
-        fetch_recording(recording, tmp_path, mirrors, ["model-0-FC", "gpt-9*"])
-    empty = places["gorilla"].commit({"README.md": "moved"})
-    bare = tuple(replace(f, commit=empty) for f in recording.files)
-    with pytest.raises(FetchError, match=r"has no file like .*gorilla_openfunctions"):
-        fetch_recording(replace(recording, files=bare), tmp_path / "other", mirrors)
-
-
-def test_missing_git_is_an_error(
-    recording: PublicRecording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without git, the error says to install it."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FetchError, match="git is not installed"):
-        fetch_recording(recording, tmp_path, {})
-
-
-@pytest.mark.parametrize("limit_bytes", [100, 1500])
-def test_full_disk_is_explained_and_the_command_continues(
-    recording: PublicRecording, mirrors: dict[str, str], tmp_path: Path, limit_bytes: int
-) -> None:
-    """Whether git or the arrangement fails, the error has the free space, and nothing is lost."""
-    data = tmp_path / "data"
-    with (
-        full_disk(limit_bytes),
-        pytest.raises(StorageError, match="Free some space"),
-        explaining_failed_writes([data]),
-    ):
-        fetch_recording(recording, data, mirrors)
-    assert fetch_recording(recording, data, mirrors).is_dir()
-
-
 QUESTION_V4 = QUESTION | {
     "id": "simple_python_0",
     "question": [[{"role": "user", "content": "Area of a triangle with base 3?"}]],
@@ -312,24 +249,6 @@ def test_questions_may_come_from_a_package(tmp_path: Path, monkeypatch: pytest.M
     assert [judged.expected.calls[0].name] == ["geometry_area"]
 
 
-def test_command_takes_names_folders_and_mirrors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder's name stands for its recording, and errors have one line and the status 1."""
-    monkeypatch.setenv("SWITCHCRAFT_MIRRORS", "gorilla-8b=file:///nowhere bfcl-result=file:///x")
-    data = ["--data", str(tmp_path)]
-    assert main(["fetch", "bfcl-v3-8b", "bfcl-v4-2025-12", *data]) == 1
-    assert "switchcraft-train: file:///nowhere is not a public" in capsys.readouterr().err
-    assert main(["fetch", "bfcl-v3-8b", *data, "--mirror", "gorilla-8b=file:///given"]) == 1
-    assert "switchcraft-train: file:///given is not a public" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["fetch", "bfcl", *data])
-    assert 'Choose from: "bfcl-2024-08", "bfcl-v3-8b"' in capsys.readouterr().err
-    for wrong in ("nobody=file:///x", "gorilla", "gorilla="):
-        with pytest.raises(ConfigError, match="is not SOURCE=URL; the sources are bfcl-eval"):
-            read_mirrors([wrong])
-
-
 def test_documentation_has_the_table() -> None:
     """`docs/recordings.md` names every recording, address, revision, size and licence."""
     text = (ROOT / "docs/recordings.md").read_text()
@@ -346,25 +265,3 @@ def test_documentation_has_the_table() -> None:
                 assert files.commit in line
             else:
                 assert files.source.version in line
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_train_fetches_what_is_missing(tmp_path: Path) -> None:
-    """`make train DATA=...` downloads only recordings that the folder lacks."""
-    for present in ("bfcl-v3-8b", "bfcl-v4-2025-12", "bfcl-v4-gptoss"):
-        (tmp_path / present).mkdir()
-
-    def commands(*arguments: str) -> str:
-        done = subprocess.run(
-            ["make", "--dry-run", "train", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout
-
-    planned = commands(f"DATA={tmp_path}")
-    assert f"switchcraft-train fetch bfcl-2024-08 --data {tmp_path}" in planned
-    (tmp_path / "bfcl-2024-08").mkdir()
-    assert "switchcraft-train fetch" not in commands(f"DATA={tmp_path}")

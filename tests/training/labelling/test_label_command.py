@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -127,16 +125,6 @@ def test_wrong_key_stops_only_its_arm(case: Case, sandbox: Sandbox) -> None:
     assert len(case.failures()) <= 2
 
 
-def test_unreachable_endpoint_stops_its_arm(case: Case) -> None:
-    """An arm stops after twenty consecutive failures, and nothing was paid."""
-    case.rows(40).pool({"one": {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}})
-    done = case.label()
-    assert done.returncode == 1
-    assert "one is stopped: 20 consecutive failures, the last unreachable" in done.stderr
-    assert 20 <= len(case.failures()) < 40
-    assert "answers lost" not in done.stdout
-
-
 def test_api_key_is_never_saved_or_printed(case: Case) -> None:
     """An endpoint that repeats the key in its error does not get it into a file or a message."""
     error = {"error": {"message": f"Incorrect API key provided: {KEY}"}}
@@ -167,32 +155,6 @@ def test_run_stops_before_spending_cap_is_exceeded(case: Case, sandbox: Sandbox)
     assert [row for row in case.answers() if row in answered] == answered
 
 
-def test_requests_are_spaced_evenly(case: Case, sandbox: Sandbox) -> None:
-    """`requests_per_minute: 600` sends one every tenth of a second at any concurrency."""
-    case.pool({"one": endpoint(sandbox.base_url, requests_per_minute=600)})
-    begun_s = time.monotonic()
-    assert case.label().returncode == 0
-    assert time.monotonic() - begun_s > 1.1
-
-
-def test_ctrl_c_waits_for_requests_in_flight(case: Case, sandbox: Sandbox) -> None:
-    """The first Ctrl-C sends no more requests and saves the answers in flight."""
-    case.pool({"one": endpoint(sandbox.base_url, "delay_s=0.5", max_concurrency=3)})
-    before = sandbox.stats()["requests"]
-
-    def interrupt() -> None:
-        wait_for_requests(sandbox, before + 3)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    interrupting = threading.Thread(target=interrupt)
-    interrupting.start()
-    done = case.label()
-    interrupting.join()
-    assert (done.returncode, len(case.answers())) == (130, 3)
-    assert "Interrupted; run the same command again" in done.stderr
-    assert "lost" not in done.stdout
-
-
 def test_second_ctrl_c_abandons_requests_in_flight(case: Case, sandbox: Sandbox) -> None:
     """The run ends immediately, and its journal counts abandoned requests as possibly paid."""
     case.pool({"one": endpoint(sandbox.base_url, "hang", max_concurrency=3)})
@@ -207,43 +169,3 @@ def test_second_ctrl_c_abandons_requests_in_flight(case: Case, sandbox: Sandbox)
     assert b"Interrupted; run the same command again" in err
     assert b"Traceback" not in err
     assert "3 requests were sent and their answers lost" in case.label("--export").stdout
-
-
-def test_journal_belongs_to_one_run(case: Case, sandbox: Sandbox) -> None:
-    """Other rows or arms are refused with advice; other limits continue the same run."""
-    case.pool({"one": endpoint(sandbox.base_url)})
-    assert case.label("--limit", "2").returncode == 0
-    case.pool({"one": endpoint(sandbox.base_url, max_concurrency=2)})
-    assert case.label("--limit", "3").returncode == 0
-    case.pool({"one": endpoint(sandbox.base_url)}, extra_body={"reasoning_effort": "high"})
-    other_pool = case.label()
-    assert other_pool.returncode == 1
-    assert "belongs to a run with another pool file; give another --out" in other_pool.stderr
-    case.rows(13).pool({"one": endpoint(sandbox.base_url)})
-    assert "belongs to a run with another rows file" in case.label().stderr
-    assert len(case.answers()) == 3
-
-
-def test_two_runs_do_not_share_a_journal(case: Case, sandbox: Sandbox) -> None:
-    """While one run has the journal open, another run is refused and sends no requests."""
-    case.pool({"one": endpoint(sandbox.base_url, "hang")})
-    before = sandbox.stats()["requests"]
-    with subprocess.Popen(case.command(), stderr=subprocess.DEVNULL) as run:
-        wait_for_requests(sandbox, before + 8, run)
-        second = case.label()
-        run.kill()
-    assert second.returncode == 1
-    assert "is in use by another run" in second.stderr
-    assert sandbox.stats()["requests"] - before == 8
-
-
-def test_export_sends_no_requests(case: Case, sandbox: Sandbox) -> None:
-    """`--export` writes the answers again from the journal."""
-    case.pool({"one": endpoint(sandbox.base_url)})
-    case.label("--limit", "2")
-    exported = (case.out / "answers.jsonl").read_bytes()
-    (case.out / "answers.jsonl").unlink()
-    before = sandbox.stats()["requests"]
-    assert case.label("--export").returncode == 0
-    assert (case.out / "answers.jsonl").read_bytes() == exported
-    assert sandbox.stats()["requests"] == before

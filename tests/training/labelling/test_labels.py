@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import DataError
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.data.table import Table
 from switchcraft_training.datasets.rows import write_rows
@@ -20,7 +18,6 @@ from switchcraft_training.labelling.answers import (
     Remedy,
     Reply,
     RequestFailure,
-    answer_to_json,
     parse_message,
 )
 from switchcraft_training.labelling.store import RunIdentity, Store
@@ -56,15 +53,6 @@ def labels_of(folder: Path, *numbers: int) -> Table:
     return tabulate_outcomes(source.examples(), source.arms(), source.outcomes)
 
 
-def test_unreadable_answer_is_named_by_its_line(tmp_path: Path) -> None:
-    """The first method that reads the answers checks every line, whichever arm answered."""
-    line = orjson.dumps(answer_to_json(QuestionKey("q000", "a", 0), reply(called(2), 10, 0)))
-    (tmp_path / "answers.jsonl").write_bytes(line + b"\n\n{}\n")
-    run = LabelledRun(tmp_path / "rows.jsonl", tmp_path)
-    with pytest.raises(DataError, match=r"answers\.jsonl:3: KeyError"):
-        list(run.answers("a"))
-
-
 def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
     """Three of four correct is 0.75; a failed request is not an attempt; no answer is unknown."""
     answers = [("q000", "a", n, called(2 if n else 3)) for n in range(4)]
@@ -89,17 +77,6 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels.output_tokens, [[25, 10], [10, np.nan]])
     np.testing.assert_array_equal(labels.reasoning_tokens, [[6, 0], [0, np.nan]])
     np.testing.assert_allclose(labels.seconds, [[0.1, 0.1], [0.1, np.nan]])
-
-
-def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
-    """If one of two attempts has no token counts, the mean is the other's count."""
-    with Store(tmp_path, RunIdentity("rows", "pool")) as store:
-        for attempt, tokens in enumerate((None, 30)):
-            key = QuestionKey("q000", "a", attempt)
-            store.save_answer(store.begin_request(key, 1.0), key, reply(called(2), tokens))
-        store.export(tmp_path)
-    labels = labels_of(tmp_path, 0)
-    assert (labels.output_tokens[0, 0], labels.attempts[0, 0]) == (30, 2)
 
 
 @pytest.mark.parametrize(

@@ -54,28 +54,6 @@ def test_invalid_settings_are_refused(
     assert "sk-secret" not in str(refused.value)
 
 
-def test_missing_key_error_names_variable(tmp_path: Path) -> None:
-    """The error names the environment variable to set."""
-    endpoint = load_pool(write(tmp_path, {}, {})).endpoints["it"]
-    assert endpoint.key({"A_KEY": "secret"}) == "secret"
-    with pytest.raises(ConfigError, match="set the environment variable A_KEY"):
-        endpoint.key({})
-
-
-def test_identity_depends_on_models_parameters_and_prices(tmp_path: Path) -> None:
-    """Rate limits and timeouts may change between runs; models, parameters and prices may not."""
-    first = load_pool(write(tmp_path, {}, {})).identity()
-    assert (
-        load_pool(write(tmp_path, {"max_concurrency": 2, "timeout_s": 1}, {})).identity() == first
-    )
-    for change in (
-        {"model": "small-2"},
-        {"extra_body": {"reasoning_effort": "low"}},
-        {"price": {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 10.0}},
-    ):
-        assert load_pool(write(tmp_path, {}, change)).identity() != first
-
-
 def test_reserve_is_the_most_that_a_request_may_cost(tmp_path: Path) -> None:
     """One input token for two bytes of the request, and the most output tokens that are allowed."""
     free, bounded = load_pool(
@@ -87,8 +65,3 @@ def test_reserve_is_the_most_that_a_request_may_cost(tmp_path: Path) -> None:
         (1040 * 2 + 100 * 10) / 1e6, 0.02
     )
     assert "tools" not in free.body(request), "the API refuses an empty list"
-
-
-def test_shipped_pool_is_valid() -> None:
-    """The example pool for the sandbox can be loaded."""
-    assert load_pool(Path("configs/pools/sandbox.yaml")).pool

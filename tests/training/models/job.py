@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,13 +14,10 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
-from router_service.core.errors import TrainingProcessError
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
 from switchcraft_training.models.optimization import (
     collate,
-    explaining_lost_processes,
-    is_main_process,
 )
 from tests.training.models.cases import config, encoder, rows, with_labels
 
@@ -35,26 +31,6 @@ def with_unknown(data: Table) -> Table:
     return with_labels(data, labels)
 
 
-def run_without(absent: int, out: Path) -> None:
-    """Fine-tune without one of the processes, and write the other's error to `out`."""
-    deadline = time.monotonic() + 60
-    if joined_rank() == absent:
-        while not out.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return
-    try:
-        with explaining_lost_processes():
-            finetune_encoder(encoder(), config(), rows(16, 1), rows(8, 2))
-    except TrainingProcessError as exc:
-        out.write_text(str(exc))
-
-
-def joined_rank() -> int:
-    """Return the number of this process, after it has joined the others."""
-    is_main_process()
-    return int(PartialState().process_index)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Fine-tune, and write weights and epochs to the folder, one file for each process."""
     parser = argparse.ArgumentParser()
@@ -63,12 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--training", type=json.loads, default={})
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--absent", type=int, help="process that does not take part")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO)
-    if arguments.absent is not None:
-        run_without(arguments.absent, arguments.out)
-        return
     settings, train, validation = config(**arguments.training), rows(arguments.rows, 1), rows(33, 2)
     tuned = finetune_encoder(
         encoder(dropout=arguments.dropout),

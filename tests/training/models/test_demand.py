@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from router_service.predictor.packing import Packed
-from switchcraft_training.data.table import Table, concatenate
+from switchcraft_training.data.table import Table
 from switchcraft_training.models.branches import fit_demand, held_out_demand
 from switchcraft_training.models.optimization import feature_tensor
 from tests.training.models.cases import rows_of
@@ -32,24 +31,6 @@ def test_demand_is_learned_as_none_one_or_several() -> None:
     assert (said.argmax(1) == np.minimum(others.expected_calls, 2)).mean() > 0.95
 
 
-def test_predictions_are_held_out_by_group() -> None:
-    """Calls that only one group asks for are predicted only by the forest that saw the group."""
-    data = asking(200, 50)
-    alone = data.groups == 7
-    # Nothing else looks like this group, and nothing else asks for a call.
-    packed = tuple(
-        replace(row, features=(1000.0 * own, 1.0))
-        for row, own in zip(data.packed, alone, strict=True)
-    )
-    data = replace(data, packed=packed, expected_calls=alone.astype(np.float64))
-    more = concatenate([data] * 3)
-    unseen, seen = held_out_demand(more, 0), fit_demand(more, 0)
-    assert unseen is not None
-    own = more.groups == 7
-    assert unseen[own, 1].max() == 0
-    assert seen(feature_tensor(more))[torch.from_numpy(own), 1].min() > 0.5
-
-
 def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:
     """A row's prediction depends neither on its own calls nor on its group's."""
     data = asking(120, 30)
@@ -60,20 +41,3 @@ def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:
     assert second is not None
     np.testing.assert_array_equal(first[own], second[own])
     assert not np.allclose(first[~own], second[~own])
-
-
-def test_rows_with_unknown_demand_are_predicted() -> None:
-    """Rows without a known number of calls are predicted, but are not used for fitting."""
-    data = asking(200, 200)
-    some = replace(data, expected_calls=np.where(np.arange(200) < 120, data.expected_calls, np.nan))
-    said = held_out_demand(some, 0)
-    assert said is not None
-    assert np.isfinite(said).all()
-    assert (said[120:].argmax(1) == np.minimum(data.expected_calls[120:], 2)).mean() > 0.9
-
-
-def test_without_known_calls_there_is_no_demand() -> None:
-    """Without any known number of calls, the result is None."""
-    data = asking(40, 40)
-    unknown = replace(data, expected_calls=np.full(40, np.nan))
-    assert held_out_demand(unknown, 0) is None

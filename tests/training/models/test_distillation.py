@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
-from transformers import BertConfig, BertModel
 
-from router_service.core.errors import ConfigError
 from router_service.predictor.words import Ids
 from switchcraft_training.config import DistilledConfig, EncoderConfig
 from switchcraft_training.models.distillation import distil
@@ -73,27 +69,3 @@ def test_student_is_trained_once(tmp_path: Path) -> None:
     assert all(parameter.requires_grad for parameter in again.model.parameters())
     distil(encoder(), settings(1), ids(40, 2), tmp_path)
     assert len(list((tmp_path / "distilled").iterdir())) == 2
-
-
-def test_encoder_is_unchanged_without_a_student(tmp_path: Path) -> None:
-    """Without the setting, the encoder itself is returned."""
-    teacher = encoder()
-    assert distil(teacher, EncoderConfig(), ids(4, 1), tmp_path) is teacher
-
-
-def test_invalid_distillation_is_rejected(tmp_path: Path) -> None:
-    """Missing rows, another architecture and an invalid number of heads raise errors."""
-    with pytest.raises(ConfigError, match="needs training-only rows"):
-        distil(encoder(), settings(1), [], tmp_path)
-    size = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    bert = replace(encoder(), model=BertModel(size, add_pooling_layer=False))
-    with pytest.raises(ConfigError, match="DistilBERT"):
-        distil(bert, settings(1), ids(4, 1), tmp_path)
-    with pytest.raises(ValueError, match="attention_heads"):
-        settings(1, attention_heads=3)

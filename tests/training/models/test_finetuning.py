@@ -17,11 +17,8 @@ from safetensors.torch import load_file
 from sklearn.metrics import f1_score
 from torch import Tensor
 
-from router_service.core.errors import ConfigError
 from switchcraft_training.evaluation.metrics import f1_measures, macro_f1, micro_f1
-from switchcraft_training.models.checkpoints import mean_loss
 from switchcraft_training.models.finetuning import finetune_encoder
-from switchcraft_training.models.optimization import TIMEOUT_VARIABLE, collective_timeout_s
 from tests.training.models.cases import config, encoder, rows, with_labels
 from tests.training.models.job import main
 
@@ -85,26 +82,6 @@ def test_two_processes_equal_one_with_joint_batches(tmp_path: Path) -> None:
     assert log.count("12 of 12 steps") == 1  # the main process's: 4 steps an epoch, not 8
 
 
-@pytest.mark.timeout(2 * RUN_S)
-def test_a_process_stops_waiting_for_another_that_does_not_answer(tmp_path: Path) -> None:
-    """After the configured time, the error says what happened and how to continue."""
-    command, environment = TWO
-    launcher = command, {**environment, TIMEOUT_VARIABLE: "2"}
-    run = job(tmp_path / "error", "--absent", "1", launcher=launcher)
-    assert run.wait(timeout=RUN_S) == 0, (tmp_path / "error.log").read_text()
-    text = (tmp_path / "error").read_text()
-    assert "process 0: another process of this training ended or did not answer within 2 s" in text
-    assert "continues from its checkpoints" in text
-
-
-@pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
-def test_a_timeout_that_is_no_time_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the variable and its value."""
-    monkeypatch.setenv(TIMEOUT_VARIABLE, text)
-    with pytest.raises(ConfigError, match=f"{TIMEOUT_VARIABLE}.*number of seconds"):
-        collective_timeout_s()
-
-
 @pytest.mark.timeout(3 * RUN_S)
 def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     """A run that was killed and restarted ends with the same bits, and logs that it resumed."""
@@ -148,15 +125,6 @@ def test_finished_run_is_reused_only_for_equal_inputs(
     assert len(list(tmp_path.glob("checkpoints/*/finished.safetensors"))) == 4
 
 
-def test_arm_without_labels_does_not_affect_the_others() -> None:
-    """A column without any label neither fails nor makes other columns NaN."""
-    train = rows(64, 1)
-    train.labels[:, 1] = np.nan
-    tuned = finetune_encoder(encoder(), config(max_epochs=1), train, rows(16, 2))
-    assert np.isfinite(tuned.best.loss)
-    assert all(bool(torch.isfinite(t).all()) for t in tuned.branch.state_dict().values())
-
-
 def test_f1_of_shares_equals_scikit_learn() -> None:
     """A share counts as correct from 0.5; a head with one outcome follows the convention.
 
@@ -185,19 +153,6 @@ def test_f1_of_shares_equals_scikit_learn() -> None:
     assert measured.macro.value == pytest.approx(np.mean(scores))
     assert measured.micro.value == pytest.approx(together)
     assert 0 < measured.micro.stderr < 0.1
-
-
-def test_loss_of_a_share_is_its_cross_entropy() -> None:
-    """Both parts of a share count; unknown labels do not."""
-    labels = np.array([[0.25, np.nan]], dtype=np.float32)
-    loss = mean_loss(labels, np.array([[0.5, 0.9]]))
-    assert loss == pytest.approx(np.log(2))
-
-
-def test_fp16_on_a_cpu_is_rejected() -> None:
-    """A precision that the device does not support raises an error that names the field."""
-    with pytest.raises(ConfigError, match=r"training\.precision"):
-        finetune_encoder(encoder(), config(precision="fp16"), rows(8, 1), rows(8, 2))
 
 
 def test_bf16_learns_and_keeps_fp32_weights(tmp_path: Path) -> None:

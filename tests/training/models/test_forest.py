@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
-import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -17,14 +13,9 @@ from switchcraft_training.models.branches import (
     FEATURE_SHARE,
     MIN_LEAF,
     TREES,
-    Forest,
     fit_forest,
     least_leaf_rows,
 )
-from switchcraft_training.models.export import export_onnx
-from switchcraft_training.models.optimization import collate
-from switchcraft_training.models.training import predict, train_router
-from tests.training.models.cases import config, encoder, rows
 
 Floats = NDArray[np.float32]
 
@@ -67,40 +58,6 @@ def test_forest_equals_scikit_learn(outputs: int) -> None:
     assert np.ptp(forest(torch.from_numpy(features)).numpy()) > 0.3
 
 
-def test_values_at_thresholds_equal_scikit_learn() -> None:
-    """On each threshold, and on the nearest single-precision numbers about it, both agree.
-
-    Every tree is tested separately, so that no other tree hides a wrong branch.
-    """
-    features = counts(200, 1)
-    library = trees(features, targets_of(features, 2), seed=1)
-    parting = [each for each in library.estimators_ if each.tree_.max_depth > 0]
-    for estimator in parting[:20]:
-        tree = estimator.tree_
-        inner = tree.children_left >= 0
-        near = tree.threshold[inner].astype(np.float32)
-        up, down = np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))
-        asked = np.repeat(features[: inner.sum()], 3, axis=0)
-        places = np.repeat(tree.feature[inner], 3)
-        asked[np.arange(len(asked)), places] = np.column_stack([near, up, down]).ravel()
-        wanted = estimator.predict(asked)
-        np.testing.assert_allclose(
-            Forest([tree])(torch.from_numpy(asked)).numpy(), wanted, atol=1e-6
-        )
-
-
-def test_threshold_is_rounded_down_to_single_precision() -> None:
-    """A threshold between 1 and the next single-precision number must not round up to it."""
-    low = np.float32(1.0)
-    high = np.nextafter(low, np.float32(2.0))
-    features = np.repeat([[low], [high]], 10, axis=0)
-    targets = np.repeat([[0.0], [1.0]], 10, axis=0).astype(np.float32)
-    for seed in range(5):
-        said = fit_forest(features, targets, seed)(torch.from_numpy(features)).numpy()
-        wanted = trees(features, targets, seed).predict(features)[:, None]
-        np.testing.assert_allclose(said, wanted, atol=1e-6)
-
-
 def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:
     """The graph stays below the limit by larger leaves, which an unreached limit does not need."""
     assert least_leaf_rows(20_000, 10, MAX_FOREST_MB) == MIN_LEAF
@@ -113,37 +70,3 @@ def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:
     # What a graph holds: leaf values, their trees and indices, and six numbers for each split.
     size = forest.value.nbytes + leaves * 8 + (nodes - leaves) * (4 + 1 + 5 * 3)
     assert 0.2 * limit_mb < size / 1e6 < limit_mb
-
-
-def test_tree_with_one_leaf_is_constant() -> None:
-    """With too few rows for a split, the prediction is always the mean."""
-    forest = fit_forest(counts(6, 1), np.full((6, 2), 0.25, dtype=np.float32), seed=0)
-    assert forest.depth == 0
-    assert forest(torch.from_numpy(counts(3, 2))).tolist() == [[0.25, 0.25]] * 3
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_exported_forest_equals_torch(tmp_path: Path, *, known: bool) -> None:
-    """An exported forest equals torch, for one and several rows, with and without demand."""
-    data = rows(80, 1)
-    if known:
-        data = replace(data, expected_calls=np.arange(80.0) % 3)
-    settings = config(shares={"forest": 1}, max_epochs=1)
-    model = train_router(encoder(), settings, data, data).model
-    export_onnx(model, 2, tmp_path / "trees.onnx")
-    session = ort.InferenceSession(tmp_path / "trees.onnx")
-    wanted = predict(model, data)
-    for few in (1, 3):
-        batch = collate(data.take(range(few)))
-        feed = {
-            "input_ids": batch.input_ids.numpy(),
-            "attention_mask": batch.attention_mask.numpy(),
-            "features": batch.features.numpy(),
-        }
-        said, *demand = session.run(None, feed)
-        np.testing.assert_allclose(said, wanted[:few], atol=1e-6)
-        forest = model.counts.demand
-        assert (forest is not None) == known
-        if forest is not None:
-            np.testing.assert_allclose(demand, [forest(batch.features).numpy()], atol=1e-6)
-    assert wanted.std(0).max() > 0.1

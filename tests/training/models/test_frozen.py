@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
-from router_service.core.errors import ConfigError
-from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
 from switchcraft_training.models.frozen import Frozen, freeze, row_inputs
 from switchcraft_training.models.optimization import padded
-from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, encoder, rows
 
 
@@ -65,53 +61,3 @@ def test_states_are_computed_once_for_all_folds(
     caplog.clear()
     finetune_encoder(encoder(3, layers=2), second, folds[1], folds[2], workspace=tmp_path)
     assert "0 reused, 20 computed" in caplog.text  # other weights say something else
-
-
-def test_cached_states_train_the_same_head(tmp_path: Path) -> None:
-    """A run that reads cached states ends with the same bits."""
-    settings, train, validation = config("all", max_epochs=3), rows(50, 1), rows(20, 2)
-    alone = finetune_encoder(encoder(), settings, train, validation)
-    finetune_encoder(
-        encoder(),
-        settings.model_copy(update={"seed": 8}),
-        train,
-        validation,
-        workspace=tmp_path,
-    )
-    cached = finetune_encoder(encoder(), settings, train, validation, workspace=tmp_path)
-    weights = alone.branch.state_dict()
-    assert all(torch.equal(weights[n], t) for n, t in cached.branch.state_dict().items())
-
-
-def test_router_learns_with_a_frozen_encoder() -> None:
-    """A router whose encoder is frozen learns from the words through its pretrained states."""
-    settings = config(
-        *("all", "mean"),
-        shares={"encoder": 1, "forest": 1},
-        learning_rate=3e-2,
-        max_epochs=30,
-        patience_epochs=30,
-    )
-    trained = train_router(encoder(), settings, rows(400, 1), rows(60, 2))
-    test = rows(100, 3)
-    hits = (predict(trained.model, test) >= 0.5) == (test.labels == 1)
-    assert hits.mean(0)[0] >= 0.8  # untrained random weights distinguish words this well
-    assert hits.mean(0)[1] >= 0.95
-
-
-def test_invalid_frozen_layers_are_rejected() -> None:
-    """Too many layers, and a number for another architecture, raise errors."""
-    data = rows(8, 1)
-    with pytest.raises(ConfigError, match=r"frozen_layers: the encoder has only 1 layers"):
-        finetune_encoder(encoder(), config(2), data, data)
-    size = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    bert = PretrainedEncoder("bert", BertModel(size, add_pooling_layer=False), encoder().tokenizer)
-    with pytest.raises(ConfigError, match="needs a DistilBERT"):
-        finetune_encoder(bert, config(1), data, data)
-    finetune_encoder(bert, config("all", max_epochs=1), data, data)

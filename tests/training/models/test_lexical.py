@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
@@ -76,29 +75,6 @@ def test_branch_equals_scikit_learn() -> None:
     assert right.mean() >= 0.85
 
 
-def test_tf_idf_equals_scikit_learn() -> None:
-    """With the weight 1 for one bucket and 0 for the others, the logit is the bucket's TF-IDF."""
-    train = queries(60, 1)
-    tfidf = TfidfTransformer(sublinear_tf=True).fit(hashed(train))
-    wanted = tfidf.transform(hashed(train)).toarray()
-    chosen = np.argsort(-wanted.sum(0))[:25]
-    weight = torch.zeros(BUCKETS, len(chosen))
-    weight[chosen, torch.arange(len(chosen))] = 1.0
-    idf = torch.tensor(tfidf.idf_, dtype=torch.float32)
-    branch = LexicalBranch(idf, weight, torch.zeros(len(chosen)))
-    np.testing.assert_allclose(logits(branch, train), wanted[:, chosen], atol=1e-6)
-
-
-@pytest.mark.parametrize("fill", [0, 5, 1000])
-def test_padding_does_not_change_logits(fill: int) -> None:
-    """A row has the same logits alone and next to a longer row, with any padding id."""
-    rows = [(1000, 5, 6), tuple(range(100, 160))]
-    branch = fit_lexical(queries(60, 1), labels_of(queries(60, 1)))
-    together = branch(*padded([torch.tensor(row) for row in rows], fill))
-    alone = [branch(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.long)) for row in rows]
-    np.testing.assert_allclose(together.numpy(), torch.cat(alone).numpy(), atol=1e-6)
-
-
 def test_share_counts_as_weighted_answers() -> None:
     """A label of 0.25 has the effect of four attempts with weight 1/4, of which one is correct."""
     train = queries(80, 1)
@@ -128,24 +104,3 @@ def test_unknown_labels_are_ignored() -> None:
     model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(known, labels[:60, 0])
     wanted = model.decision_function(tfidf.transform(hashed(train)))
     np.testing.assert_allclose(logits(branch, train)[:, 0], wanted, atol=2e-2)
-
-
-@pytest.mark.parametrize("always", [0.0, 1.0])
-def test_arm_with_one_outcome_is_predicted_so(always: float) -> None:
-    """An arm that is always or never correct is predicted so, and does not affect the other."""
-    train = queries(80, 1)
-    labels = labels_of(train)
-    plain = logits(fit_lexical(train, labels), train)
-    labels[:, 1] = always
-    said = logits(fit_lexical(train, labels), train)
-    assert np.isfinite(said).all()
-    assert ((said[:, 1] > 0) == bool(always)).all()
-    np.testing.assert_array_equal(said[:, 0], plain[:, 0])
-
-
-def test_row_of_unknown_words_gets_the_bias() -> None:
-    """Words that were not in the training rows have no influence."""
-    train = queries(80, 1)
-    branch = fit_lexical(train, labels_of(train))
-    said = logits(branch, [(20_000, 20_001), (20_000,)])
-    np.testing.assert_allclose(said, np.tile(branch.bias.numpy(), (2, 1)), atol=1e-6)

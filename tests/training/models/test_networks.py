@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 from switchcraft_training.models.branches import (
-    MAX_DEVIATIONS,
     NETWORKS,
     NetworksBranch,
     fit_networks,
@@ -54,69 +52,3 @@ def test_networks_learn_an_informative_feature_and_are_averaged() -> None:
     assert len(votes) == NETWORKS
     assert torch.allclose(torch.stack(votes).mean(0), logits_of(branch, test))
     assert not torch.allclose(votes[0], votes[1])
-
-
-def test_constant_feature_is_ignored() -> None:
-    """A feature that was constant in training has no influence, whatever its value later."""
-    train = counts(200)
-    branch = fitted(train, labels_of(train))
-    other = train.clone()
-    other[:, 2] = 1e6
-    assert torch.equal(logits_of(branch, other), logits_of(branch, train))
-    moved = train.clone()
-    moved[:, 0] = 9 - moved[:, 0]
-    assert not torch.allclose(logits_of(branch, moved), logits_of(branch, train))
-
-
-def test_outlier_is_clipped() -> None:
-    """A value far outside the training range has no more influence than one at the limit."""
-    train = counts(200)
-    branch = fitted(train, labels_of(train))
-    deviation = float(1 / branch.scale[1])
-    edge = float(torch.expm1(branch.mean[1] + (MAX_DEVIATIONS + 0.01) * deviation))
-    far, farther = train.clone(), train.clone()
-    far[:, 1], farther[:, 1] = edge, 1e30
-    assert torch.equal(logits_of(branch, far), logits_of(branch, farther))
-    assert bool(torch.isfinite(logits_of(branch, farther)).all())
-    assert not torch.allclose(logits_of(branch, far), logits_of(branch, train))
-
-
-def test_negative_features_have_finite_scales() -> None:
-    """Features may be negative; their signed logarithm is finite."""
-    branch = NetworksBranch(2, 1, width=4).eval()
-    features = torch.tensor([[-9.0, 1.0], [9.0, 1.0], [0.0, 1.0]])
-    branch.fit_scale(features)
-    assert bool(torch.isfinite(branch.scale).all())
-    assert branch.mean[0] == pytest.approx(0.0)
-    assert branch.scale[1] == 0
-    logits = logits_of(branch, features)
-    assert bool(torch.isfinite(logits).all())
-    assert len({round(float(each), 6) for each in logits[:, 0]}) == 3
-
-
-def test_arm_without_labels_does_not_affect_the_others() -> None:
-    """A column without any label neither fails nor makes other columns NaN."""
-    train = counts(200)
-    labels = labels_of(train)
-    labels[:, 1] = torch.nan
-    logits = logits_of(fitted(train, labels), train)
-    assert bool(torch.isfinite(logits).all())
-    assert ((logits[:, 0] > 0) == (labels[:, 0] == 1)).float().mean() > 0.95
-
-
-def test_head_with_weight_zero_is_not_learned() -> None:
-    """An auxiliary head with the weight 0 behaves as if its labels were unknown."""
-    train = counts(200)
-    labels = labels_of(train)
-    unknown = labels.clone()
-    unknown[:, 1] = torch.nan
-    torch.manual_seed(0)
-    weighted = fit_networks(train, labels, torch.tensor([1.0, 0.0]), SETTINGS)
-    hidden = fit_networks_again(train, unknown)
-    assert torch.equal(logits_of(weighted, train), logits_of(hidden, train))
-
-
-def fit_networks_again(features: Tensor, labels: Tensor) -> NetworksBranch:
-    """Fit with the same seed, and the weight 0 for the second head."""
-    torch.manual_seed(0)
-    return fit_networks(features, labels, torch.tensor([1.0, 0.0]), SETTINGS)

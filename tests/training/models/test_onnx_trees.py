@@ -11,7 +11,6 @@ import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import numpy_helper
 from sklearn.ensemble import ExtraTreesRegressor
 
 from switchcraft_training.models.branches import Forest
@@ -88,16 +87,3 @@ def test_trees_with_one_leaf_are_supported(tmp_path: Path) -> None:
     np.testing.assert_allclose(said(forest, features, tmp_path / "trees.onnx"), wanted, atol=1e-6)
     parts = [each.predict(features) for each in (*grown.estimators_[:2], *lone.estimators_[:1])]
     np.testing.assert_allclose(wanted, (parts[0] + parts[1] + 3 * parts[2]) / 5, atol=1e-6)
-
-
-def test_equal_leaves_share_a_row(tmp_path: Path) -> None:
-    """Leaves of any tree with the same values are one row of the table of values."""
-    trees, features = fitted(1, min_leaf=1)
-    forest = Forest([each.tree_ for each in trees.estimators_])
-    path = tmp_path / "trees.onnx"
-    np.testing.assert_allclose(said(forest, features, path)[:, 0], trees.predict(features), 1e-6)
-    graph = onnx.load(str(path)).graph
-    (table,) = [each for each in graph.initializer if each.name == "value"]
-    assert set(numpy_helper.to_array(table).ravel().tolist()) == {0.0, 1.0}
-    assert list(table.dims) == [2, 1]
-    assert len(forest.value) > 50

@@ -11,7 +11,6 @@ import torch
 from sentencepiece import SentencePieceTrainer
 
 from router_service.apis.conversation import parse_conversation
-from router_service.core.errors import ConfigError
 from router_service.predictor.model import Classifier
 from router_service.predictor.packing import Packed, Packer, PackingSpec
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
@@ -75,22 +74,6 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     assert wanted.std(0).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", STAND_INS)
-def test_template_has_the_special_tokens_of_the_tokenizer(name: str, tmp_path: Path) -> None:
-    """A row starts and ends with one special token, whatever its name in the tokenizer."""
-    encoder = load_encoder(str(save(name, tmp_path / name)))
-    first, separator = (
-        encoder.tokenizer.token_to_id(mark)
-        for mark in (encoder.marks.first, encoder.marks.separator)
-    )
-    (row,) = pack(encoder, ["weather"])
-    assert row.token_ids[0] == first
-    assert row.token_ids[-1] == separator
-    assert row.token_ids.count(separator) == 4
-    assert row.token_ids.count(first) == 1
-    assert encoder.model.config.pad_token_id not in row.token_ids
-
-
 def test_sentencepiece_tokenizer_loads(tmp_path: Path) -> None:
     """DeBERTa-v3 is published with only `spm.model`; its special tokens are one token each."""
     folder = save("deberta", tmp_path / "deberta")
@@ -115,21 +98,3 @@ def test_sentencepiece_tokenizer_loads(tmp_path: Path) -> None:
     (row,) = pack(load_encoder(str(folder)), ["weather"])
     assert (row.token_ids[0], row.token_ids[-1]) == (1, 2)
     assert row.token_ids.count(2) == 4
-
-
-def test_budget_beyond_the_window_is_rejected(tmp_path: Path) -> None:
-    """512 positions cannot read 8,192 tokens; encoders without positions accept any budget."""
-    long = PackingSpec(budget_tokens=8192, tool_budget_tokens=1600)
-    for name in ("distilbert", "roberta"):
-        encoder = load_encoder(str(save(name, tmp_path / name)))
-        with pytest.raises(ConfigError, match="reads at most 512 tokens"):
-            packing_for(encoder, long)
-    for name in ("deberta", "modernbert"):
-        encoder = load_encoder(str(save(name, tmp_path / name)))
-        assert packing_for(encoder, long) == long
-
-
-def test_missing_encoder_is_reported(tmp_path: Path) -> None:
-    """A folder without an encoder raises ConfigError instead of the library's error."""
-    with pytest.raises(ConfigError, match=r"encoder\.source"):
-        load_encoder(str(tmp_path))

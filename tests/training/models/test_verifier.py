@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +16,7 @@ from router_service.artifact import (
     SHIPPED,
     Measure,
     Onboarding,
-    file_hashes,
     read_manifest,
-    save_manifest,
 )
 from router_service.checker.toolbox import Call, ExpectedCall
 from router_service.core.errors import ConfigError
@@ -35,11 +30,9 @@ from router_service.measurement.simulation import (
 from router_service.policies.costs import Price
 from router_service.predictor.model import Graph
 from router_service.verifier.graphs import GAIN_FEATURES, StepTerms, Verifier
-from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Floats
-from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.models.verifier import (
     TrainedVerifier,
     VerifierData,
@@ -51,16 +44,13 @@ from switchcraft_training.records import Answer, Example, Expected, Judged
 from switchcraft_training.training_data import TrainingData, read_training_data
 from switchcraft_training.verification import (
     VerifierStudy,
-    add_verifier,
-    nested_probabilities,
     operating_price,
-    outcome,
     recorded_calls,
     study_verifier,
     with_current_pool,
 )
 from tests.candidates import request
-from tests.fakes import manifest as fake_manifest
+from tests.training.runs import answer_line, write_run
 from tests.training.verifiers import (
     LITTLE,
     PRICES_USD,
@@ -107,17 +97,6 @@ def test_graph_equals_scikit_learn(is_probability: bool, tmp_path: Path) -> None
     assert found.shape == (len(asked), 1)
     np.testing.assert_allclose(found[:, 0], wanted, atol=1e-6)
     assert np.ptp(wanted) > 0.5
-
-
-def test_tree_without_a_split_is_exported(tmp_path: Path) -> None:
-    """A model that found nothing to split on gives the same number for every row."""
-    rows = np.zeros((20, 2), np.float32)
-    with one_thread():
-        model = HistGradientBoostingRegressor(max_iter=3).fit(rows, np.arange(20))
-    save_boosted_trees(model, tmp_path / "trees.onnx", is_probability=False)
-    asked = np.array([[-1, 1], [1, -1], [0, 0]], np.float32)
-    found = Graph(tmp_path / "trees.onnx").evaluate({"features": asked})
-    np.testing.assert_allclose(found[:, 0], model.predict(asked), atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -215,25 +194,6 @@ def test_simulation_decides_as_the_gateway(
     np.testing.assert_allclose(found.judged, wanted.judged, atol=0.6 / STEPS_PER_UNIT)
 
 
-def test_part_of_the_pool_is_asked_as_by_the_gateway(
-    verifier: Verifier, unseen: VerifierData, simulation: Simulation
-) -> None:
-    """A gateway without the first arm takes its cost as infinite; its router still predicts it."""
-    price_usd, columns = 5e-3, [1, 2]
-    costs = np.array([np.inf, *unseen.costs_usd[1:]]) / price_usd
-    found = simulation.answer(unseen.costs_usd[None], price_usd, columns)
-    for query, candidates in enumerate(unseen.candidates):
-        beliefs = verifier.beliefs(unseen.features[query], unseen.probabilities[query])
-        asked, accepted = found.decided(query)
-        first = verifier.choose_step(beliefs, candidates.only([]), costs, columns)
-        assert first.ask == (columns[asked[0]],)
-        others = [column for column in columns if column not in first.ask]
-        second = verifier.choose_step(beliefs, candidates.only(first.ask), costs, others)
-        assert second.ask == tuple(columns[place] for place in asked[1:])
-        if not second.ask:
-            assert second.accept == columns[accepted]
-
-
 def test_text_is_accepted_unverified_if_no_call_is_expected(
     judged: JudgedAnswers, unseen: VerifierData
 ) -> None:
@@ -252,60 +212,6 @@ def test_text_is_accepted_unverified_if_no_call_is_expected(
     np.testing.assert_array_equal(found.asked[~is_streamed], usual.asked[~is_streamed])
     never = simulation.answer(costs_usd, price_usd, streams_text_from=0.95)
     np.testing.assert_array_equal(never.asked, usual.asked)
-
-
-def accuracy_and_candidates(
-    simulation: Simulation, data: VerifierData, price_usd: float
-) -> tuple[float, float]:
-    """Return the accuracy and the mean number of candidates at a price."""
-    answers = simulation.answer(data.costs_usd[None], price_usd)
-    correct = data.correct[np.arange(len(data.correct)), answers.accepted]
-    return float(correct.mean()), float(answers.counts.mean())
-
-
-def test_higher_price_asks_more_and_is_more_accurate(
-    simulation: Simulation, unseen: VerifierData
-) -> None:
-    """A correct answer that is worth more is worth more candidates."""
-    cheap, dear = (accuracy_and_candidates(simulation, unseen, usd) for usd in (1e-4, 0.02))
-    assert cheap[1] < dear[1] <= 3
-    assert dear[0] > cheap[0] + 0.1
-    assert dear[0] > unseen.correct.mean(axis=0).max()
-
-
-def test_answers_of_a_policy_are_consistent(simulation: Simulation, unseen: VerifierData) -> None:
-    """Each step judges one candidate more, and the last one's most probable one is accepted."""
-    answers = simulation.answer(unseen.costs_usd[None], 5e-3)
-    for query, count in enumerate(answers.counts.tolist()):
-        is_judged = ~np.isnan(answers.judged[query])
-        assert is_judged.sum(axis=1).tolist() == [*range(1, count + 1)] + [0] * (3 - count)
-        last = answers.judged[query, count - 1]
-        assert answers.p_correct[query] == np.nanmax(last)
-    one = simulation.answer(unseen.costs_usd[None], 5e-3, max_candidates=1)
-    assert (one.counts == 1).all()
-
-
-def test_outcome_adds_up_all_candidates() -> None:
-    """Every candidate is paid and waited for, and the accepted one decides the correctness."""
-    table = invented_table(4)
-    table = replace(table, correct=np.tile([0.0, 1.0, 0.0], (4, 1)))
-    answers = VerifiedAnswers.of([((0,), 0), ((0, 1), 1), ((0, 2, 1), 1), ((2,), 2)])
-    correct, cost_usd, seconds = outcome(answers, table)
-    assert correct.tolist() == [0, 1, 1, 0]
-    assert cost_usd.tolist() == pytest.approx([1e-4, 5e-4, 4.5e-3, 4e-3])
-    assert seconds.tolist() == [1, 3, 8, 5]
-    assert answers.added_seconds(table.seconds).tolist() == [0, 2, 7, 0]
-
-
-def test_fit_is_deterministic(known: VerifierData, fitted: TrainedVerifier, tmp_path: Path) -> None:
-    """The same queries and the same seed give the same graphs."""
-    with one_thread():
-        again = fit_verifier(known, 0, LITTLE)
-    for name, each in (("a", fitted), ("b", again)):
-        (tmp_path / name).mkdir()
-        each.export(tmp_path / name, 1.0)
-    for file in ("verifier.onnx", "verifier-gain.onnx"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
 def example(name: str) -> Example:
@@ -401,7 +307,6 @@ def city(number: int) -> str:
 
 def answered(folder: Path) -> None:
     """Write the queries, and the answers of two arms, of which the small one often errs."""
-    folder.mkdir()
     judged = [
         Judged(
             Example(f"q{i}", "c", request(f"Forecast for {city(i)}?"), "d"),
@@ -409,15 +314,12 @@ def answered(folder: Path) -> None:
         )
         for i in range(CITIES)
     ]
-    write_rows(judged, folder / "rows.jsonl")
     lines = []
     for arm, every in (("small-FC", 3), ("large-FC", 10)):
         for i in range(CITIES):
             given = f"place {i} {arm}" if i % every == 0 else city(i)
-            calls = [{"name": "forecast", "arguments": {"city": given}}]
-            counts = {"input_tokens": 90, "output_tokens": 20, "attempt": 0, "problem": None}
-            lines.append(json.dumps({"example_id": f"q{i}", "arm": arm, "calls": calls, **counts}))
-    (folder / "answers.jsonl").write_text("\n".join(lines) + "\n")
+            lines.append(answer_line(f"q{i}", arm, ("forecast", {"city": given})))
+    write_run(folder, judged, lines)
 
 
 def study(training: TrainingData, correct: Floats, tmp_path: Path) -> VerifierStudy:
@@ -456,108 +358,6 @@ def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
         np.testing.assert_array_equal(answers.p_correct[fold], again.p_correct[fold])
         changed += (answers.p_correct[others] != again.p_correct[others]).sum()
     assert changed > 0
-
-
-SIZES = ("small", "medium", "large")
-
-
-def test_study_is_added_to_an_artifact(verifier_study: VerifierStudy, tmp_path: Path) -> None:
-    """The manifest then describes the verifier, its files, and its measured frontier."""
-    known = fake_manifest(SIZES)
-    for name in known.files:
-        (tmp_path / name).write_text(name)
-    save_manifest(tmp_path, known)
-    replace(verifier_study, table=replace(verifier_study.table, arms=SIZES)).add_to(tmp_path)
-    manifest = read_manifest(tmp_path / MANIFEST)
-    assert manifest.verifier is not None
-    assert manifest.verifier.price_usd == verifier_study.price_usd
-    assert manifest.files == file_hashes(tmp_path)
-    assert {manifest.verifier.graph, manifest.verifier.gain_graph} < set(manifest.files)
-    points = manifest.verified_frontier
-    assert [point.policy for point in points] == [f"verified={usd:g}" for usd in PRICES_USD]
-    assert points[0].cost_usd.value < points[-1].cost_usd.value
-    assert Verifier(tmp_path, manifest.verifier).spec == manifest.verifier
-
-
-def test_arm_that_joined_later_has_its_estimated_reliability(
-    verifier_study: VerifierStudy, tmp_path: Path
-) -> None:
-    """The arms keep their order, and no frontier is claimed for a pool that was not measured."""
-    accuracy = Measure(value=0.7, stderr=0.02, n=240)
-    facts = Onboarding(answers=100, models=3, accuracy=accuracy, probability_stderr=0.03)
-    small, medium, large = SIZES
-    known = fake_manifest((large, medium, small))
-    for name in known.files:
-        (tmp_path / name).write_text(name)
-    save_manifest(tmp_path, known.model_copy(update={"onboarded": {medium: facts}}))
-    table = replace(verifier_study.table, arms=(small, "removed", large))
-    verifier = replace(verifier_study, table=table).add_to(tmp_path).verifier
-    assert verifier is not None
-    first, _, last = verifier_study.verifier.reliabilities
-    assert verifier.reliabilities == (last, 0.7, first)
-    assert read_manifest(tmp_path / MANIFEST).verified_frontier == ()
-
-
-def test_nested_probabilities_of_a_fold_are_held_out(
-    training: TrainingData,
-) -> None:
-    """Rows of the tested fold are predicted as in cross-validation, and the other rows are not."""
-    with one_thread():
-        validation = cross_validate(training)
-        assert validation is not None
-        nested = nested_probabilities(training, validation)
-    held_out = validation.mix(training.config.training.branch_shares)
-    for fold, found in enumerate(nested):
-        own = validation.folds == fold
-        np.testing.assert_array_equal(found[own], held_out[own])
-        assert (found[~own] != held_out[~own]).any(axis=1).mean() > 0.9
-        assert np.isfinite(found).all()
-
-
-@pytest.fixture
-def outcomes(config: Path, tmp_path: Path) -> Path:
-    """Write outcomes without answers, and return a configuration that reads them."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    tasks = [{"task": f"t{i}", "service": "github", "instruction": city(i)} for i in range(12)]
-    counts = {"run": "run-1", "success": True, "seconds": 1.0}
-    runs = [
-        {"task": f"t{i}", "arm": arm, **counts, "input_tokens": 1, "output_tokens": 1}
-        for arm in ("large-FC", "small-FC")
-        for i in range(12)
-    ]
-    for name, rows in (("tasks", tasks), ("runs", runs)):
-        text = "\n".join(map(json.dumps, rows))
-        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    values = yaml.safe_load(config.read_text())
-    values |= {"source": {"format": "mcpmark", "path": "."}, "verifier": True}
-    config.write_text(yaml.safe_dump(values))
-    return config
-
-
-REMEDY = "a verifier learns from answers; record answers with `switchcraft-train label`"
-
-
-def test_run_without_recorded_answers_cannot_train_a_verifier(
-    outcomes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run stops before it trains, with one line that names the source and the remedy."""
-    out = tmp_path / "out"
-    status = main(["run", str(outcomes), "--data", str(tmp_path / "data"), "--out", str(out)])
-    assert status == 1
-    assert REMEDY in capsys.readouterr().err
-    assert not (out / "work").exists()
-
-
-def test_add_verifier_without_recorded_answers_is_refused(outcomes: Path, tmp_path: Path) -> None:
-    """An artifact that was trained only on outcomes gets no verifier."""
-    directory = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
-    manifest = read_manifest(directory / MANIFEST)
-    provenance = manifest.provenance.model_copy(update={"config": outcomes.read_text()})
-    save_manifest(directory, manifest.model_copy(update={"provenance": provenance}))
-    with pytest.raises(ConfigError, match=REMEDY):
-        add_verifier(directory, tmp_path / "data", tmp_path / "new", tmp_path / "work")
-    assert not (tmp_path / "new").exists()
 
 
 def test_verifier_learns_from_the_arms_that_are_left() -> None:

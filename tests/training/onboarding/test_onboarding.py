@@ -23,12 +23,11 @@ from router_service.router import Router
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import ArmAnswer, VerificationState
 from switchcraft_training.cli import main
-from switchcraft_training.datasets.rows import read_rows, write_rows
+from switchcraft_training.datasets.rows import read_rows
 from switchcraft_training.models import branches
-from switchcraft_training.onboarding.pool import changed_copy
 from switchcraft_training.onboarding.recording import read_recorded
 from switchcraft_training.records import Example, Expected, Judged
-from tests.training.disks import full_disk
+from tests.training.runs import answer_line, write_run
 from tests.training.verifiers import one_thread
 
 pytestmark = pytest.mark.slow
@@ -65,32 +64,13 @@ def answer(row: Judged, arm: str, *, right: bool) -> dict[str, Json]:
     """Return a line of a labelling run's answers."""
     city = row.example.query.removeprefix("What is the forecast for ").removesuffix("?")
     is_call = bool(row.expected.calls) == right
-    return {
-        "example_id": row.example.id,
-        "arm": arm,
-        "calls": [{"name": "forecast", "arguments": {"city": city}}] if is_call else [],
-        "problem": None,
-        "input_tokens": 100,
-        "output_tokens": 20,
-        "latency_s": 1.0,
-        "attempt": 0,
-    }
+    calls = [("forecast", {"city": city})] if is_call else []
+    return answer_line(row.example.id, arm, *calls, input_tokens=100, latency_s=1.0)
 
 
 def is_newcomer_right(row: Judged) -> bool:
     """Return whether the new model is right: it always calls, even if it should not."""
     return bool(row.expected.calls)
-
-
-def record(
-    folder: Path, rows: Sequence[Judged], lines: Sequence[dict[str, Json]], *, write: bool = True
-) -> Path:
-    """Write a labelling run, and return its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if write:
-        write_rows(rows, folder / "rows.jsonl")
-    (folder / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
 
 
 def newcomers(rows: Sequence[Judged]) -> list[dict[str, Json]]:
@@ -112,11 +92,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for is_call in [bool(row.expected.calls)]
     ]
     root = tmp_path_factory.mktemp("recorded")
-    record(root / "run", ROWS, lines)
+    write_run(root / "run", ROWS, lines)
     old = [
         row._replace(example=replace(row.example, dataset="old")) for row in (*ROWS, *OTHER_ROWS)
     ]
-    record(root / "old", old, [answer(row, ELDER, right=bool(rng.random() < 0.7)) for row in old])
+    write_run(
+        root / "old", old, [answer(row, ELDER, right=bool(rng.random() < 0.7)) for row in old]
+    )
     return root
 
 
@@ -164,7 +146,7 @@ def joined(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactory)
     chosen = list(read_rows(ask / "rows.jsonl"))
     own = {row.example.id for row in ROWS}
     assert len({row.example.id for row in chosen} & own) == 24
-    record(ask, chosen, newcomers(chosen), write=False)
+    write_run(ask, chosen, newcomers(chosen))
     given = ["--recording", str(ask), "--arm", NEW, "--price", "0.01,0.02", "--answers", "24"]
     ids = ["--model", MODEL, "--model", f"azure/{NEW}", "--model", MODEL]
     assert main([*base, *given, *ids, "--out", str(root / "new")]) == 0
@@ -204,17 +186,6 @@ def test_the_new_arm_is_predicted_and_chosen(joined: Path) -> None:
     assert decision.cost_usd[NEW] == pytest.approx((100 * 0.01 + 20 * 0.02) / 1e6)
 
 
-def test_uncertainty_is_stated(joined: Path) -> None:
-    """The manifest has the estimated accuracy with an error that covers the true one.
-
-    The older benchmark's model is one of those that the new one is compared with.
-    """
-    facts = Artifact.load(joined).manifest.onboarded[NEW]
-    assert (facts.answers, facts.models, facts.accuracy.n) == (24, 9, QUERIES)
-    assert abs(facts.accuracy.value - 0.5) < 4 * facts.accuracy.stderr < 0.4
-    assert 0 < facts.probability_stderr < 0.3
-
-
 def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
     """The verifier judges an answer of the new arm and can ask for it."""
     router = Router.load(joined)
@@ -228,13 +199,6 @@ def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
     state = VerificationState(policy, arms=router.arms[:2], candidates=[ArmAnswer(NEW, None)])
     step = router.next_step(question, prediction, state)
     assert 0 <= step.p_correct[NEW] <= 1
-
-
-def test_figures_of_other_queries_are_removed(joined: Path) -> None:
-    """If the held-out predictions are of other queries than the recorded ones, figures go."""
-    manifest = Artifact.load(joined).manifest
-    assert (manifest.frontier, manifest.verified_frontier, manifest.metrics) == ((), (), {})
-    assert (HELD_OUT in manifest.files, manifest.estimated_arms) == (False, ())
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +228,7 @@ def measured(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
 def estimated(measured: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Let the new model join an artifact that was measured on the recorded queries."""
     root = tmp_path_factory.mktemp("estimated")
-    ask = record(root / "ask", ROWS[:30], newcomers(ROWS[:30]))
+    ask = write_run(root / "ask", ROWS[:30], newcomers(ROWS[:30]))
     given = ["--recording", str(ask), "--arm", NEW, "--price", "0.01,0.02", "--answers", "30"]
     command = ["onboard", str(measured), "--data", str(data), *given, "--out", str(root / "new")]
     assert main(command) == 0
@@ -287,44 +251,6 @@ def test_figures_of_the_new_pool_are_estimated_and_marked(measured: Path, estima
     recorded_costs_usd = held_out.recorded_costs_usd([manifest.profile[NEW].price] * 9)[:, -1]
     assert recorded_costs_usd.mean() == pytest.approx(manifest.profile[NEW].cost_usd())
     assert f"Estimated, because most answers of {NEW}" in "\n".join(list_policies(found))
-
-
-def test_estimates_are_of_unseen_queries(estimated: Path) -> None:
-    """The new arm's held-out probabilities are not those of the predictor that joined."""
-    held_out = HeldOut.read(estimated / HELD_OUT)
-    unseen, is_right = held_out.probabilities[:, -1], held_out.correct[:, -1] > 0.5
-    rows = [conversation(row) for row in ROWS]
-    fitted = np.array(Router.load(estimated).predict_batch(rows))[:, -1]
-    assert np.abs(unseen - fitted).max() > 0.01
-    assert unseen[is_right].mean() > unseen[~is_right].mean()
-
-
-def test_figures_without_the_joined_arm_are_measured_ones(measured: Path, estimated: Path) -> None:
-    """A pool that does not have the joined arm has the figures that it had before."""
-    base, found = (Artifact.load(each) for each in (measured, estimated))
-    arms = base.manifest.arms
-    alone = describe_pool(found, arms, {}).manifest
-    assert alone.estimated_arms == ()
-    assert alone.frontier == describe_pool(base, arms, {}).manifest.frontier
-
-
-def test_gateways_know_the_new_model_by_its_ids(artifact: Path, joined: Path) -> None:
-    """The manifest has the ids that the arm stands for, each once."""
-    manifest = Artifact.load(joined).manifest
-    assert manifest.stands_for[NEW] == (MODEL, f"azure/{NEW}")
-    others = {arm: ids for arm, ids in manifest.stands_for.items() if arm != NEW}
-    assert others == Artifact.load(artifact).manifest.stands_for
-
-
-def test_listed_model_needs_no_price(artifact: Path, data: Path, tmp_path: Path) -> None:
-    """The price is the list price of the first id that is listed."""
-    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
-    given = ["--recording", str(recording), "--arm", NEW, "--answers", "30"]
-    ids = ["--model", "hosted_vllm/nobody", "--model", "openai/gpt-4.1"]
-    command = ["onboard", str(artifact), "--data", str(data), *given, *ids]
-    assert main([*command, "--out", str(tmp_path / "new")]) == 0
-    price = Artifact.load(tmp_path / "new").manifest.profile[NEW].price
-    assert (price.input_usd_per_mtok, price.output_usd_per_mtok) == (2, 8)
 
 
 def test_smaller_and_repriced_pools_are_measured_again(artifact: Path, tmp_path: Path) -> None:
@@ -357,7 +283,7 @@ def test_replacing_an_arm_takes_its_place(
     Answers to queries that the artifact has not learned from are ignored, with a warning.
     """
     asked = [*ROWS, *OTHER_ROWS]
-    recording = record(tmp_path / "ask", asked, newcomers(asked))
+    recording = write_run(tmp_path / "ask", asked, newcomers(asked))
     old = Router.load(artifact)
     out = tmp_path / "new"
     given = ["--recording", str(recording), "--arm", NEW, "--price-per-hour", "1.2"]
@@ -370,23 +296,6 @@ def test_replacing_an_arm_takes_its_place(
     kept = [place for place in range(len(old.arms)) if place != 2]
     before, after = (np.array(router.predict_batch(rows)) for router in (old, new))
     np.testing.assert_array_equal(after[:, kept], before[:, kept])
-
-
-def test_removing_and_repricing(artifact: Path, joined: Path, tmp_path: Path) -> None:
-    """An arm that joined can be removed again, and a price can change; probabilities stay."""
-    removed, repriced = tmp_path / "removed", tmp_path / "repriced"
-    assert main(["pool", "remove", str(joined), NEW, "--out", str(removed)]) == 0
-    change = ["pool", "reprice", str(joined), NEW, "--price", "5,10"]
-    assert main([*change, "--out", str(repriced)]) == 0
-    rows = [conversation(row) for row in ROWS[:5]]
-    base, less, other = (Router.load(each) for each in (artifact, removed, repriced))
-    assert less.arms == base.arms
-    assert less.predict_batch(rows) == base.predict_batch(rows)
-    assert not less.artifact.manifest.onboarded
-    assert other.predict_batch(rows) == Router.load(joined).predict_batch(rows)
-    profile = other.artifact.manifest.profile[NEW]
-    assert profile.cost_usd() == pytest.approx((100 * 5 + 20 * 10) / 1e6)
-    assert other.decide(ROWS[0].example.request, "theta=0.5").arm != NEW
 
 
 WITHOUT_USAGE = [
@@ -434,59 +343,10 @@ def test_bad_input_stops_with_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Unusable input is named, and nothing is written."""
-    recording = record(tmp_path / "ask", rows, lines)
+    recording = write_run(tmp_path / "ask", rows, lines)
     given = ["--recording", str(recording), "--arm", NEW, "--answers", "30"]
     out = tmp_path / "new"
     command = ["onboard", str(artifact), "--data", str(data), *given, "--out", str(out)]
     assert main([*command, *options]) == 1
     assert problem in capsys.readouterr().err
     assert not out.exists()
-
-
-def test_onboarding_on_a_full_disk_leaves_nothing(
-    artifact: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The error names the directory to write to, and no part of the artifact is left there."""
-    recording = record(tmp_path / "ask", ROWS, newcomers(ROWS))
-    given = ["--recording", str(recording), "--arm", NEW, *CHEAP, "--answers", "30"]
-    out = tmp_path / "out" / "new"
-    with full_disk(1_000_000):
-        command = ["onboard", str(artifact), "--data", str(data), *given, "--out", str(out)]
-        assert main(command) == 1
-    assert f"{out}: cannot be written: " in capsys.readouterr().err
-    assert not list(out.parent.iterdir())
-
-
-def test_pool_commands_refuse_what_cannot_be(
-    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An unknown arm, a price of zero and an existing directory are errors."""
-    out = str(tmp_path / "new")
-    assert main(["pool", "remove", str(artifact), "nobody", "--out", out]) == 1
-    assert "the pool has no arm 'nobody'" in capsys.readouterr().err
-    arm = Artifact.load(artifact).manifest.arms[0]
-    assert main(["pool", "reprice", str(artifact), arm, "--price", "0,1", "--out", out]) == 1
-    assert "a price of 0" in capsys.readouterr().err
-    assert main(["pool", "remove", str(artifact), arm, "--out", str(tmp_path)]) == 1
-    assert "exists already" in capsys.readouterr().err
-
-
-def test_killed_command_leaves_no_artifact(artifact: Path, tmp_path: Path) -> None:
-    """The new directory appears complete or not at all, and what a killed run left is not used."""
-    loaded, out = Artifact.load(artifact), tmp_path / "new"
-    left = tmp_path / "new.partial"
-    left.mkdir()
-    (left / "half.onnx").write_text("half")
-
-    def stop() -> None:
-        with changed_copy(loaded, out) as copy:
-            assert not (copy / "half.onnx").exists()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stop()
-    assert not out.exists()
-    with changed_copy(loaded, out):
-        assert not out.exists()
-    assert Artifact.load(out).sha256 == loaded.sha256
-    assert not left.exists()

@@ -8,10 +8,8 @@ import pytest
 from router_service.predictor.model import sigmoid
 from switchcraft_training.data.table import Floats
 from switchcraft_training.onboarding.positions import (
-    AnsweredQueries,
     RecordedModels,
     ask_recorded,
-    choose_queries,
 )
 
 QUERIES, MODELS = 300, 24
@@ -44,38 +42,3 @@ def test_few_answers_predict_all_queries(
     assert np.corrcoef(models.probabilities(position), p[:, -1])[0, 1] > 0.85
     accuracy, stderr = models.accuracy(position)
     assert abs(accuracy - p[:, -1].mean()) < 3 * stderr < 0.2
-
-
-def test_more_answers_reduce_the_error(
-    world: tuple[Floats, Floats], models: RecordedModels
-) -> None:
-    """Standard errors fall with the number of answers."""
-    errors = [
-        models.accuracy(
-            models.place(ask_recorded(models, np.arange(QUERIES), world[1][:, -1], count, 1))
-        )[1]
-        for count in (20, 80, 240)
-    ]
-    assert errors[0] > errors[1] > errors[2]
-
-
-def test_informative_queries_tell_more_than_random_ones(models: RecordedModels) -> None:
-    """The chosen queries leave less uncertainty about the position than random ones."""
-    informative, drawn = choose_queries(models, np.arange(QUERIES), 40, seed=1)
-    assert not set(informative) & set(drawn)
-
-    def uncertainty(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:
-        prior = models.probabilities(models.prior)[rows]
-        covariance = models.place(AnsweredQueries(rows, prior, np.ones(len(rows)))).covariance
-        return float(np.linalg.slogdet(covariance)[1])
-
-    assert uncertainty(informative) < uncertainty(drawn)
-
-
-def test_missing_answers_are_ignored(world: tuple[Floats, Floats]) -> None:
-    """A model that was asked half of the queries gets nearly the position of its full answers."""
-    known = world[1][:, :-1].copy()
-    known[::2, 0] = np.nan
-    partial = RecordedModels.fit(known)
-    assert not np.isnan(partial.positions).any()
-    assert not np.isnan(partial.slopes).any()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -64,26 +62,6 @@ def test_estimates_equal_hand_calculations() -> None:
     assert found.effective_n == pytest.approx((1.25 + 5) ** 2 / (1.25**2 + 25))
 
 
-def test_regret_is_positive_for_a_higher_cost() -> None:
-    """Regret is positive for a loss, both of accuracy and of cost."""
-    found = estimate_target(CHOICES, Reward(SEEN, EXPECTED, "high"), [0, 0, 1, 1])
-    assert value(found.regret) == pytest.approx(value(found.dr) - 0.5)
-
-
-def test_unknown_outcomes_are_excluded() -> None:
-    """A round without an outcome is excluded from every mean."""
-    seen = np.where([True, True, False, True], SEEN, np.nan)
-    rounds = take_rows(CHOICES, np.array([0, 1, 3]))
-    all_rounds = estimate_target(CHOICES, Reward(seen, EXPECTED, "low"), [0, 0, 1, 1])
-    judged = estimate_target(rounds, Reward(seen[[0, 1, 3]], EXPECTED[[0, 1, 3]], "low"), [0, 0, 1])
-    for name in ("n", "same", "coverage", "effective_n", "model"):
-        assert getattr(all_rounds, name) == pytest.approx(getattr(judged, name))
-    for name in ("ips", "snips", "dr", "regret"):
-        assert value(getattr(all_rounds, name)) == pytest.approx(value(getattr(judged, name)))
-    with pytest.raises(ValueError, match="no outcome is known"):
-        estimate_target(CHOICES, Reward(np.full(4, np.nan), EXPECTED, "low"), [0, 0, 1, 1])
-
-
 def test_without_exploration_only_dr_has_a_value() -> None:
     """If the log could not have chosen the arm, only DR has a value, and coverage is below 1."""
     certain = LoggedChoices(CHOICES.chosen, np.ones(4), CHOICES.chosen < 0, CHOICES.conversations)
@@ -94,19 +72,6 @@ def test_without_exploration_only_dr_has_a_value() -> None:
     assert same.coverage == 1
     assert value(same.ips) == value(same.dr) == SEEN.mean()
     assert value(same.regret) == 0
-
-
-def test_target_with_few_explored_decisions_is_thin() -> None:
-    """A target that differs from the logged policy is thin without enough explored decisions."""
-    reward = Reward(np.tile(SEEN, 20), np.tile(EXPECTED, (20, 1)), "low")
-    rounds = replace(take_rows(CHOICES, np.tile(np.arange(4), 20)), conversations=np.arange(80))
-    policy, other = np.zeros(80, dtype=np.int64), np.ones(80, dtype=np.int64)
-    found = estimate_policies(rounds, reward, {"policy": policy, "other": other})
-    assert [(each.tried, each.is_thin) for each in found.values()] == [(0, False), (40, False)]
-    few = estimate_policies(
-        CHOICES, Reward(SEEN, EXPECTED, "low"), {"policy": policy[:4], "other": other[:4]}
-    )
-    assert [(each.tried, each.is_thin) for each in few.values()] == [(0, False), (2, True)]
 
 
 def test_repeated_turns_do_not_narrow_intervals() -> None:

@@ -11,24 +11,18 @@ import pytest
 
 from router_service.apis.conversation import Json
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.decision_record import CandidateRecord, Content
-from router_service.router import Router
+from router_service.core.decision_record import CandidateRecord
 from switchcraft_training.cli import main
-from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.decisions.log import read_log
-from switchcraft_training.decisions.queries import logged_example
 from switchcraft_training.replay.replay import replay_log
 from tests.training.decisions.cases import (
     Line,
-    call,
     content,
     decision,
-    expects,
     right,
     write_log,
     wrong,
 )
-from tests.training.evaluation.cases import copy_shipped
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 
@@ -93,42 +87,6 @@ def test_policy_is_estimated_from_the_log_only(
     assert "*" not in printed
 
 
-def test_policy_with_few_explored_decisions_is_marked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The table marks a policy whose intervals rest on few explored decisions."""
-    log = write_log(tmp_path, log_lines(60, 0.2))
-    _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
-    assert "* drift=0: exploration took its arm" in printed
-    assert "* theta=0.5" not in printed
-
-
-def test_policy_on_a_log_without_exploration_is_marked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The logged policy needs no exploration; for another policy only the model's DR is shown."""
-    log = write_log(
-        tmp_path, (line.model_copy(update={"propensity": 1.0}) for line in log_lines(60, 0.0))
-    )
-    _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
-    other, same = printed.split("theta=0.5")
-    assert "DR*" in other
-    assert "only the logged router's prediction" in same
-    assert "DR*" not in same
-    assert same.count("* drift=0: in") == 1
-    rows = [line.split() for line in other.splitlines() if "SNIPS" in line or " IPS" in line]
-    assert [row[-2:] for row in rows] == [["-", "-"], ["-", "-"]]
-
-
-def test_default_is_the_logged_policy_without_exploration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without options, the command replays the logged policy as it is without exploration."""
-    log = write_log(tmp_path, log_lines(200, 0.4))
-    _, printed, _ = run(capsys, log)
-    assert "theta=0.5" in printed
-
-
 VERIFIED_CANDIDATE = CandidateRecord(
     arm="large", model="large", step=1, is_accepted=True, seconds=1.0
 )
@@ -157,39 +115,6 @@ def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
     assert sorted(found.left.values()) == [1, 1, 1, 2]
     assert found.accuracy.policies["theta=0.5"].n == 2
     assert found.cost_usd.policies["theta=0.5"].n == 2
-
-
-def test_costs_are_estimated_without_feedback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Accuracy is unknown without feedback, and the output says so."""
-    log = write_log(tmp_path, (d for d in log_lines(50, 0.4) if d.type == "decision"))
-    _, printed, _ = run(capsys, log, "--policy", "drift=0")
-    assert "No feedback: accuracy is unknown" in printed
-    row = next(line for line in printed.splitlines() if "DR" in line)
-    assert row.split()[2] == "-"
-    assert row.split()[3] != "-"
-
-
-def test_expected_calls_give_a_verdict(tmp_path: Path) -> None:
-    """The checker judges logged answers, as it does for training."""
-    log = write_log(
-        tmp_path,
-        [
-            *(
-                decision("a", content=content("x", (call("Oslo"),))),
-                expects("a", call("oslo")),
-            ),
-            *(
-                decision("b", content=content("y", (call("Rome"),))),
-                expects("b", call("Oslo")),
-            ),
-            *(decision("c"), expects("c", call("Oslo"))),
-        ],
-    )
-    found = replay_log(read_log(log), ["theta=0.5"]).accuracy.chosen
-    assert found is not None
-    assert (found.value, found.n) == (0.5, 2)
 
 
 def test_another_artifact_decides_by_its_own_predictions(
@@ -229,20 +154,6 @@ def test_another_artifact_decides_by_its_own_predictions(
     assert cheapest["same"] == pytest.approx(share)
 
 
-def test_artifact_needs_logged_requests_and_known_arms(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each error names the log and the setting to change, or both lists of arms."""
-    pair = (ARMS[0], ARMS[2])
-    bare = write_log(tmp_path / "bare", log_lines(20, 0.4, arms=pair))
-    status, _, error = run(capsys, bare, "--artifact", SHIPPED)
-    assert status == 1
-    assert "decision_log.content" in error
-    foreign = write_log(tmp_path / "foreign", log_lines(20, 0.4, text="x"))
-    _, _, error = run(capsys, foreign, "--artifact", SHIPPED)
-    assert "has only the arms ['large', 'small']; the artifact knows" in error
-
-
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [("theta=2", "outside 0 to 1"), ("economy", "write theta=P or drift=P")],
@@ -255,73 +166,3 @@ def test_invalid_policy_is_an_error(
     status, _, error = run(capsys, log, "--policy", policy)
     assert status == 1
     assert problem in error
-
-
-def test_single_conversation_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A single conversation has no interval, because intervals resample conversations."""
-    log = write_log(tmp_path, [decision("a", conversation="c"), decision("b", conversation="c")])
-    status, _, error = run(capsys, log, "--policy", "theta=0.5")
-    assert status == 1
-    assert "fewer than two conversations" in error
-
-
-@pytest.mark.parametrize(
-    ("learned", "overlap", "banner"),
-    [
-        (0, {"queries": 20, "learned": 0, "share": 0.0}, ""),
-        (5, {"queries": 20, "learned": 5, "share": 0.25}, "learned from 5 of these 20 queries (25"),
-        (None, {"queries": 20, "learned": None, "share": None}, "it is unknown whether these"),
-    ],
-)
-def test_replay_says_how_many_queries_the_artifact_has_learned_from(
-    learned: int | None,
-    overlap: Json,
-    banner: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Output and JSON name the learned queries, or say that the artifact does not record them."""
-    pair = (ARMS[0], ARMS[2])
-    log = write_log(tmp_path / "log", log_lines(20, 0.4, arms=pair, text="Book a table"))
-    examples = (logged_example(line) for line in read_log(log).decisions[: learned or 0])
-    known = None if learned is None else LearnedQueries.of(examples)
-    copy_shipped(tmp_path / "artifact", known)
-    options = ["--artifact", tmp_path / "artifact", "--policy", "theta=0.5", "--out", tmp_path]
-    _, printed, _ = run(capsys, log, *options)
-    assert json.loads((tmp_path / "replay.json").read_bytes())["overlap"] == overlap
-    assert ("WARNING" in printed) == bool(banner)
-    assert banner in printed
-
-
-def test_partly_read_request_goes_to_the_most_probable_arm(tmp_path: Path) -> None:
-    """A partly unreadable request goes to the most probable arm, whatever the policy."""
-    unread: Json = {"reason": "unread", "probabilities": {"large": 0.9, "small": 0.8}}
-    log = write_log(tmp_path, [decision(name, **unread) for name in "ab"])
-    assert replay_log(read_log(log), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 1
-    read = write_log(
-        tmp_path / "read", [decision(name, **unread | {"reason": "argmax"}) for name in "ab"]
-    )
-    assert replay_log(read_log(read), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 0
-
-
-def test_unreadable_request_is_left_out(tmp_path: Path) -> None:
-    """Another artifact predicts only the requests that can be read."""
-    pair = (ARMS[0], ARMS[2])
-    odd = Content(request={"messages": []}, calls=())
-    log = write_log(
-        tmp_path,
-        [
-            *log_lines(10, 0.4, arms=pair, text="Book a table"),
-            decision(
-                "odd",
-                pair[0],
-                content=odd,
-                probabilities={pair[0]: 0.9},
-                expected_cost_usd={pair[0]: 0.1},
-            ),
-        ],
-    )
-    found = replay_log(read_log(log), ["theta=0.5"], Router(Artifact.load(SHIPPED)))
-    assert (found.replayed, list(found.left.values())) == (10, [1])

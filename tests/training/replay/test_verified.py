@@ -19,19 +19,16 @@ from router_service.core.decision_record import (
     CandidateRecord,
     Content,
     LoggedCall,
-    LoggedDecision,
 )
 from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.answer_features import Question
 from switchcraft_training.cli import main
-from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.decisions.log import DecisionLog, read_log
-from switchcraft_training.decisions.queries import logged_example
 from switchcraft_training.replay.estimators import PolicyEstimate
 from switchcraft_training.replay.replay import Replay, replay_log
 from switchcraft_training.replay.verified import LoggedAnswer, VerifiableRequest, parse_answer
-from tests.candidates import request, tool
+from tests.candidates import request
 from tests.training.decisions.cases import (
     Line,
     decision,
@@ -41,7 +38,6 @@ from tests.training.decisions.cases import (
     write_log,
     wrong,
 )
-from tests.training.evaluation.cases import copy_shipped
 
 CITIES = ("Oslo", "Lima", "Bern", "Rome", "Kyiv", "Riga", "Baku", "Doha")
 REQUESTS = 40
@@ -337,19 +333,6 @@ def test_log_of_choices_covers_what_is_accepted_at_once(world: World, chosen: Re
     assert cost.dr.value < world.truth(world.lower_usd)[1]
 
 
-def test_choosing_once_counts_the_first_candidate(
-    world: World, checked: Replayed, chosen: Replayed
-) -> None:
-    """A policy that chooses the first candidate's arm pays only for it, unlike a verified one."""
-    firsts = {line.candidates[0].arm for line in checked.log.decisions if line.candidates}
-    cheapest = min(world.arms, key=world.costs_usd.__getitem__)
-    assert cheapest in firsts
-    estimate = checked.found.cost_usd.policies["theta=0"]
-    assert estimate.covered is not None
-    assert estimate.covered.value == pytest.approx(world.costs_usd[cheapest])
-    assert replay_log(chosen.log, ["theta=0"]).verified == []
-
-
 def test_table_shows_coverage_and_marks_what_is_predicted(
     chosen: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -373,23 +356,6 @@ def test_table_shows_coverage_and_marks_what_is_predicted(
         "in each table: of the first the regret too, of the second the seconds"
     )
     assert f"* {chosen.lower}: the log has all answers that this policy asks for" in printed
-
-
-def test_verified_policy_needs_an_artifact_with_a_verifier(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without an artifact, without a verifier, or without content, the error says what to do."""
-    lines = list(world.chosen_lines())[:40]
-    log = write_log(tmp_path / "log", lines)
-    assert main(["replay", str(log), "--policy", "verified=0.001"]) == 1
-    assert "give --artifact" in capsys.readouterr().err
-    bare = [
-        line.model_copy(update={"content": None}) if isinstance(line, LoggedDecision) else line
-        for line in lines
-    ]
-    options = ["--artifact", str(SHIPPED), "--policy", "verified"]
-    assert main(["replay", str(write_log(tmp_path / "bare", bare)), *options]) == 1
-    assert "decision_log.content" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -417,76 +383,3 @@ def test_weak_evidence_is_estimated_apart_from_accuracy(
     assert "theta=0" not in found.added_s.policies
     assert found.evidence is not None
     assert (found.evidence.contradicted, found.evidence.others) == (0, 0)
-
-
-def test_fewer_candidates_take_less_time(world: World, checked: Replayed) -> None:
-    """A lower price adds the seconds of the candidates that it still asks, one second each here."""
-    covered = [
-        len(world.follow(row, world.lower_usd)[1]) - 1
-        for row in logged_rows(checked.log)
-        if is_shown(world.follow(row, world.lower_usd)[1], world.follow(row, world.logged_usd)[1])
-    ]
-    estimate = checked.found.added_s.policies[checked.lower]
-    assert estimate.covered is not None
-    assert estimate.covered.value == pytest.approx(np.mean(covered))
-    assert checked.found.contradicted.chosen is None, "the log has no weak evidence"
-
-
-def test_evidence_against_an_answer_does_not_count_for_other_candidates(
-    world: World, contradicted: Replayed
-) -> None:
-    """Weak evidence covers another candidate only if its calls are those that were delivered."""
-    known = []
-    for row in logged_rows(contradicted.log):
-        one, logged = world.follow(row, world.logged_usd)
-        other, asked = world.follow(row, world.lower_usd)
-        is_same = world.content(row, one) == world.content(row, other)
-        known.append(is_shown(asked, logged) and is_same)
-    estimate = contradicted.found.contradicted.policies[contradicted.lower]
-    assert estimate.coverage == pytest.approx(np.mean(known))
-    assert estimate.coverage < 1
-
-
-def with_other_tools(lines: Iterator[Line]) -> Iterator[Line]:
-    """Yield the lines, where every third request offers other tools as well."""
-    others = [tool({"type": "object", "properties": {"iban": {}, "amount": {}}}, "transfer_money"),
-              tool({"type": "object", "properties": {"plate": {}}}, "renew_parking")]  # fmt: skip
-    for number, line in enumerate(lines):
-        if isinstance(line, LoggedDecision) and number % 3 == 0 and line.content is not None:
-            body = dict(line.content.request)
-            body["tools"] = [*body["tools"], *others]
-            content = line.content.model_copy(update={"request": body})
-            yield line.model_copy(update={"content": content})
-        else:
-            yield line
-
-
-def test_results_are_split_by_learned_tools(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Requests with tools that the artifact has learned from have results of their own.
-
-    An artifact that does not record its tools says so.
-    """
-    lines = world.verified_lines(world.logged_usd, is_checked=False, is_judged=False)
-    log = read_log(write_log(tmp_path / "log", with_other_tools(lines)))
-    renamed = logged_example(log.decisions[1])
-    renamed.request["tools"][0]["function"]["name"] = "forecasts"
-    learned = LearnedQueries.of([renamed])
-    copy_shipped(tmp_path / "artifact", learned, SHIPPED)
-    rules = ("verified=0.001", "theta=0")
-    options = [option for rule in rules for option in ("--policy", rule)]
-    command = ["replay", str(log.path), *options, "--artifact"]
-    assert main([*command, str(tmp_path / "artifact"), "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    by_tools = json.loads((tmp_path / "replay.json").read_bytes())["by_tools"]
-    unseen = sum(
-        len(each.content.request["tools"]) > 1 for each in log.decisions if each.content is not None
-    )
-    assert by_tools["unseen"]["replayed"] == unseen
-    assert by_tools["known"]["replayed"] == DECISIONS - unseen
-    for part, results in by_tools.items():
-        assert f"{part} tools ({results['replayed']})" in printed
-        assert results["contradicted"]["policies"].keys() == set(rules)
-    assert main([*command, str(SHIPPED)]) == 0
-    assert "It is unknown which requests have tools" in " ".join(capsys.readouterr().out.split())

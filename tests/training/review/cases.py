@@ -13,10 +13,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from router_service.checker.toolbox import ExpectedCall
-from switchcraft_training.datasets.corrections import row_sha256
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
-from switchcraft_training.review.verify import Finding, read_opinion
 from tests.serving import served
 
 
@@ -173,7 +171,8 @@ class FakeCritic:
     async def answer(self, request: Request) -> JSONResponse:
         """Answer a chat completion request as OpenAI does."""
         body = await request.json()
-        identifier = _identified(json.loads(body["messages"][1]["content"])["conversation"])
+        asked = json.loads(body["messages"][1]["content"])["conversation"][-1]["content"]
+        identifier = next(r.example.id for r in ROWS if r.example.query == asked)
         self.requested.append(identifier)
         if identifier in self.refused:
             return JSONResponse(
@@ -186,13 +185,6 @@ class FakeCritic:
         return JSONResponse({**head, "choices": [choice], "usage": usage})
 
 
-def _identified(messages: list[dict[str, Any]]) -> str:
-    """Return the row of a conversation, whatever its last message is."""
-    texts = {r.example.request["messages"][0]["content"][:20]: r.example.id for r in reversed(ROWS)}
-    exact = {r.example.query: r.example.id for r in ROWS}
-    return exact.get(messages[-1]["content"], texts[messages[0]["content"][:20]])
-
-
 @contextmanager
 def verifying() -> Iterator[FakeCritic]:
     """Serve a critic over HTTP, and a web page under /home."""
@@ -202,23 +194,6 @@ def verifying() -> Iterator[FakeCritic]:
     with served(app) as url:
         critic.url = f"{url}/v1"
         yield critic
-
-
-def finding(judged: Judged, text: str, round_: int = 1) -> Finding:
-    """Return the finding for a critic's answer about a row."""
-    return Finding(
-        id=judged.example.id,
-        row_sha256=row_sha256(judged),
-        round=round_,
-        opinion=read_opinion(judged, text),
-        model="critic",
-        input_tokens=1000,
-        output_tokens=100,
-        at="2024-01-01T00:00:00+00:00",
-    )
-
-
-FINDINGS = tuple(finding(judged, VERDICTS[judged.example.id]) for judged in ROWS)
 
 
 def written(folder: Path) -> Path:

@@ -103,7 +103,7 @@ class Correction(Change):
     row_sha256: str
     explanation: str
     reviewer: str
-    round: int
+    round: int = 1
 
     @classmethod
     def parse(cls, row: Json) -> Self:

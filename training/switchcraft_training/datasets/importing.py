@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 
 
+SEED = 1
+"""Seed of the split whose parts are counted."""
+
+
 class StratumCounts(BaseModel):
     """Numbers of examples in one category of a dataset."""
 
@@ -108,8 +112,6 @@ class ImportReport(BaseModel):
 class RowCounter:
     """Counter of published rows: read, without anything to judge, or set aside, by reason."""
 
-    is_strict: bool = False
-    """Whether the first row that cannot be read is an error."""
     quarantine: Quarantine | None = None
     read: int = 0
     nothing_to_judge: Counter[str] = field(default_factory=Counter)
@@ -119,12 +121,10 @@ class RowCounter:
     """The examples of the row `_row` so far."""
 
     def note(self, error: RowError, raw: bytes) -> None:
-        """Count a row without examples (a reader's `on_error`); raises its error if `is_strict`."""
+        """Count a row without examples; a reader's `on_error`."""
         if error.is_readable:
             self.nothing_to_judge[error.reason] += 1
             return
-        if self.is_strict:
-            raise error
         self.set_aside[error.reason] += 1
         if self.quarantine is not None:
             self.quarantine.add(error, raw)
@@ -176,9 +176,9 @@ class ImportCounter:
                 self.keys.append(key)
                 yield judged
 
-    def strata(self, seed: int) -> tuple[StratumCounts, ...]:
-        """Return the counts of each category, including the parts of a split with this seed."""
-        parts = split_keys(self.keys, seed).parts()
+    def strata(self) -> tuple[StratumCounts, ...]:
+        """Return the counts of each category, including the parts of a split."""
+        parts = split_keys(self.keys, SEED).parts()
         train, validation, test = (Counter(self.keys[i].stratum for i in part) for part in parts)
         kept = train + validation + test
         return tuple(
@@ -204,7 +204,7 @@ def import_dataset(source: str, path: Path, options: ImportOptions) -> None:
     from rich.console import Console  # noqa: PLC0415 - of the `train` extra
 
     with ExitStack() as stack:
-        published = RowCounter(is_strict=options.strict)
+        published = RowCounter()
         if options.quarantine is not None:
             published.quarantine = stack.enter_context(closing(Quarantine(options.quarantine)))
         report = _import_rows(source, path, options, published)
@@ -241,11 +241,11 @@ def _import_rows(
         deque(distinct, maxlen=0)
     else:
         write_rows(distinct, options.out)
-    strata = counter.strata(options.seed)
+    strata = counter.strata()
     return ImportReport(
         source=source,
         path=str(path),
-        seed=options.seed,
+        seed=SEED,
         read=sum(counts.read for counts in strata),
         published=PublishedRows(
             read=published.read,

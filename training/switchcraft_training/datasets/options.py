@@ -32,8 +32,6 @@ class ImportOptions:
         0.05
     )
     """fail if more than this share of the rows cannot be read"""
-    strict: bool = False
-    """fail at the first row that cannot be read"""
     distinct_within: Literal["dataset", "category"] = "dataset"
     """where equal queries with equal tools are duplicates (the paper: category)"""
     omit_defaults: bool = False
@@ -41,7 +39,5 @@ class ImportOptions:
     paper does"""
     corrections: Path | None = None
     """apply the corrections in a patch file"""
-    seed: int = 1
-    """seed of the counted split"""
     report: Path | None = None
     """write the counts as JSON to this file"""

@@ -134,25 +134,15 @@ def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Predictions of one trained router for its test queries, for example of one seed or fold."""
-
-    name: str
-    table: Table
-    probabilities: Floats
-    expected_costs_usd: Costs
-
-
-@dataclass(frozen=True, slots=True)
 class Experiment:
     """Held-out predictions of a router, and everything that a report compares them with.
 
     The router decides by `probabilities`, (queries, arms), and `expected_costs_usd`. `entrants` are
     rows of the main table; an entrant with the name of a built-in row (an arm, `random`, `dataset
     oracle`, `oracle`) replaces that row. `variants` are the router with another input or with other
-    branches (the predictors that it mixes). `runs` are routers of the same pipeline with other
-    seeds. `calibrating` explains the choice of the calibration. If one of these is empty, the
-    report omits its section. Raises ValueError unless every arm was asked every query.
+    branches (the predictors that it mixes). `calibrating` explains the choice of the calibration.
+    If one of these is empty, the report omits its section. Raises ValueError unless every arm was
+    asked every query.
     """
 
     table: Table
@@ -162,7 +152,6 @@ class Experiment:
     entrants: tuple[Entrant, ...] = ()
     prices: Mapping[str, Price] = field(default_factory=dict)
     variants: tuple[Entrant, ...] = ()
-    runs: tuple[Run, ...] = ()
     calibrating: CalibrationStudy | None = None
 
     def __post_init__(self) -> None:

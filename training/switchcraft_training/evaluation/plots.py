@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import matplotlib as mpl
@@ -19,25 +19,18 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from router_service.artifact import Measure
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.rules import KINDS, Entry, Kind
-from router_service.policies.registry import choosing_policies
-from switchcraft_training.config import Grouping
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import (
     LEVELS,
     AttemptShares,
-    Breakdown,
     Category,
     Confusion,
-    Routing,
     TokenUse,
 )
 from switchcraft_training.evaluation.calibration import CalibrationFigures
 from switchcraft_training.evaluation.evaluate import Evaluation
-from switchcraft_training.evaluation.learning import LearningCurve
-from switchcraft_training.evaluation.stability import Ablation, Stability
 from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch
 
@@ -140,7 +133,6 @@ def label_points(
     return texts
 
 
-NAMED = 12
 USD_PER_1K = "USD per 1,000 requests"
 _KIND_NAMES: dict[Kind, str] = {
     "single": "single model",
@@ -188,28 +180,6 @@ def pareto_svg(evaluation: Evaluation) -> str:
         return to_svg(figure)
 
 
-def sweep_svg(evaluation: Evaluation) -> str:
-    """Draw accuracy over cost for each kind of rule, and the best single model."""
-    best = evaluation.entry(evaluation.best_single)
-    with style():
-        figure = new_figure(4.2)
-        axes = figure.subplots()
-        colours = cycle((BLUE, COLOURS["router"], COLOURS["heuristic"]))
-        for policy, colour in zip(choosing_policies(), colours, strict=False):
-            ours = [entry for entry in evaluation.sweep if entry.name.startswith(f"{policy.name}=")]
-            ours.sort(key=lambda entry: entry.cost_usd.value)
-            if ours:
-                _band(axes, ours, policy.name, colour, marker="o")
-        axes.axhline(best.accuracy.value, color=INK, linestyle=":", linewidth=1, label=best.name)
-        _money_axis(axes, decimals=1)
-        axes.margins(y=0.1)
-        figure.draw_without_rendering()
-        front = pareto_front(evaluation.sweep)
-        named = front[:: math.ceil(len(front) / NAMED)]  # as many as the plot has room to label
-        label_points(axes, [_at(entry) for entry in named], [entry.name for entry in named])
-        return to_svg(figure)
-
-
 def verified_svg(figures: VerifiedFigures) -> str:
     """Draw accuracy over cost of verified answers, the router, simpler rules and single models."""
     with style():
@@ -232,67 +202,6 @@ def verified_svg(figures: VerifiedFigures) -> str:
         return to_svg(figure)
 
 
-def learning_svg(curves: Mapping[Grouping, LearningCurve]) -> str:
-    """Draw AUC, and accuracy relative to the best single model, over the queries learned from."""
-    with style():
-        figure = new_figure(3.4)
-        left, right = figure.subplots(1, 2)
-        styles: dict[Grouping, tuple[str, str]] = {
-            "tools": ("-", "unseen tools"),
-            "queries": (":" if len(curves) > 1 else "-", "known tools"),
-        }
-        for grouping, points in curves.items():
-            line, tools = styles[grouping]
-            for name, colour, axes, values in (
-                ("verifier", COLOURS["router"], left, [p.verifier_auc for p in points]),
-                ("router", BLUE, left, [p.router_auc for p in points]),
-                ("verified", COLOURS["router"], right, [p.verified for p in points]),
-                ("choose once", BLUE, right, [p.once for p in points]),
-            ):
-                known = [
-                    (point.queries, value)
-                    for point, value in zip(points, values, strict=True)
-                    if value is not None
-                ]
-                if not known:
-                    continue
-                axes.plot(
-                    [queries for queries, _ in known],
-                    [v.difference if isinstance(v, Entry) else v.value for _, v in known],
-                    color=colour,
-                    linestyle=line,
-                    marker="o",
-                    markersize=4,
-                    label=f"{name}, {tools}",
-                )
-        left.set_ylabel("mean AUC")
-        right.set_ylabel("accuracy - best single model")
-        right.yaxis.set_major_formatter(PercentFormatter(1, decimals=1, symbol=" points"))
-        for axes in (left, right):
-            axes.set_xlabel("labelled queries")
-            axes.grid(visible=True)
-            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-        return to_svg(figure)
-
-
-def categories_svg(categories: Sequence[Category]) -> str:
-    """Draw a heat map of accuracy: categories as rows; arms, router and oracle as columns."""
-    columns = list(categories[0].scores)
-    table = np.array([[c.scores[name].accuracy.value for name in columns] for c in categories])
-    with style():
-        figure = new_figure(1.6 + 0.3 * len(categories))
-        axes = figure.subplots()
-        # The scale starts at the tenth percentile. If it started at the minimum, one hard category
-        # would leave little contrast between the other categories.
-        axes.imshow(table, cmap=_HEAT, aspect="auto", vmin=np.percentile(table, 10), vmax=1)
-        _cells(axes, table, [[f"{value * 100:.0f}" for value in row] for row in table])
-        _names(axes, columns, [f"{c.name}  (n={c.n})" for c in categories])
-        axes.axvline(len(columns) - 2.5, color=INK, linewidth=1)
-        axes.xaxis.tick_top()
-        axes.tick_params(length=0)
-        return to_svg(figure)
-
-
 def differences_svg(categories: Sequence[Category]) -> str:
     """Draw the router's cost, and its accuracy minus the best single model's, by category."""
     places = np.arange(len(categories))[::-1]
@@ -312,52 +221,6 @@ def differences_svg(categories: Sequence[Category]) -> str:
         right.barh(places, costs, color=COLOURS["router"], height=0.6)
         right.set_xlabel(f"cost of router, {USD_PER_1K}")
         right.grid(visible=True, axis="x")
-        return to_svg(figure)
-
-
-def routing_svg(routing: Routing) -> str:
-    """Draw the four routing outcomes as one bar."""
-    colours = ("#2b9a56", "#8cc9a1", RED, GREY)
-    with style():
-        figure = new_figure(1.5)
-        axes = figure.subplots()
-        start = 0.0
-        for outcome, colour in zip(routing.outcomes, colours, strict=True):
-            share = outcome.share.value
-            label = f"{outcome.name}: {share * 100:.1f}%"
-            axes.barh(0, share, left=start, color=colour, label=label, height=0.6)
-            start += share
-        axes.set(xlim=(0, 1), yticks=[])
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
-        axes.spines["left"].set_visible(False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
-        return to_svg(figure)
-
-
-def misroutes_svg(breakdowns: Sequence[Breakdown]) -> str:
-    """Draw the shares of misrouted queries, split by whether any model was correct, by property."""
-    with style():
-        figure = new_figure(5.2)
-        panels = figure.subplots(2, 2, sharey=True).ravel()
-        for axes, breakdown in zip(panels, breakdowns, strict=True):
-            buckets = breakdown.buckets
-            places = range(len(buckets))
-            wrong = [bucket.wrong_model.value for bucket in buckets]
-            total = [bucket.misrouted.value for bucket in buckets]
-            rest = [all_ - part for all_, part in zip(total, wrong, strict=True)]
-            axes.bar(places, wrong, color=RED, width=0.65, label="wrong model")
-            axes.bar(places, rest, bottom=wrong, color=GREY, width=0.65, label="no correct model")
-            errors = [bucket.misrouted.stderr for bucket in buckets]
-            axes.errorbar(places, total, yerr=errors, fmt="none", ecolor=INK, elinewidth=0.9)
-            axes.set_xticks(
-                places, [f"{b.label}\nn={b.misrouted.n}" for b in buckets], fontsize=7.5
-            )
-            axes.set_title(breakdown.by)
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-            axes.set_ylim(0, 1.05)
-            axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # keeps a single bar narrow
-            axes.grid(visible=True, axis="y")
-        panels[0].legend(loc="upper left")
         return to_svg(figure)
 
 
@@ -468,63 +331,6 @@ def repeated_svg(groups: Sequence[AttemptShares]) -> str:
         return to_svg(figure)
 
 
-def stability_svg(stability: Stability) -> str:
-    """Draw each run's router, best single model and oracle, and the router's cost."""
-    runs = stability.runs
-    places = np.arange(len(runs))[::-1]
-    with style():
-        figure = new_figure(1.2 + 0.28 * len(runs))
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        kinds: tuple[tuple[Kind, str, list[tuple[float, float]]], ...] = (
-            ("single", "best single model", [_pair(r.best_single_accuracy) for r in runs]),
-            ("router", "router", [_pair(r.router.accuracy) for r in runs]),
-            ("oracle", "oracle", [_pair(r.oracle_accuracy) for r in runs]),
-        )
-        for offset, (kind, label, pairs) in zip((0.18, 0, -0.18), kinds, strict=True):
-            left.errorbar(
-                [value for value, _ in pairs],
-                places + offset,
-                xerr=[stderr for _, stderr in pairs],
-                fmt=MARKERS[kind],
-                color=COLOURS[kind],
-                label=label,
-            )
-        left.set_yticks(places, [run.name for run in runs])
-        left.set_xlabel("accuracy, with one standard error")
-        left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        left.grid(visible=True, axis="x")
-        left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-        right.barh(places, [r.router.cost_share for r in runs], color=COLOURS["router"], height=0.5)
-        right.set_xlabel("cost of router / best single model")
-        right.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        right.grid(visible=True, axis="x")
-        return to_svg(figure)
-
-
-def parts_svg(rows: Sequence[Ablation]) -> str:
-    """Draw accuracy over cost for the shipped router and its variants."""
-    with style():
-        figure = new_figure(3.0)
-        axes = figure.subplots()
-        for row, colour in zip(rows, (COLOURS["router"], *[BLUE] * len(rows)), strict=False):
-            axes.errorbar(
-                row.cost_usd.value * 1e3,
-                row.accuracy.value,
-                xerr=row.cost_usd.stderr * 1e3,
-                yerr=row.accuracy.stderr,
-                fmt="s",
-                color=colour,
-            )
-        axes.set(xlabel=USD_PER_1K, ylabel="accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
-        axes.grid(visible=True)
-        axes.margins(0.2)
-        figure.draw_without_rendering()
-        points = [(row.cost_usd.value * 1e3, row.accuracy.value) for row in rows]
-        label_points(axes, points, [row.name for row in rows])
-        return to_svg(figure)
-
-
 def curves_svg(runs: Sequence[Sequence[Epoch]]) -> str:
     """Draw the losses and the validation F1 by epoch of every run, and their means.
 
@@ -622,10 +428,6 @@ def _names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
     axes.set_yticks(range(len(rows)), rows)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def _pair(measure: Measure) -> tuple[float, float]:
-    return measure.value, measure.stderr
 
 
 def _at(entry: Entry) -> tuple[float, float]:

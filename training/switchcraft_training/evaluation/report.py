@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -47,22 +47,8 @@ from switchcraft_training.evaluation.calibration import (
     calibration_figures,
 )
 from switchcraft_training.evaluation.evaluate import Evaluation, Experiment, evaluate
-from switchcraft_training.evaluation.frontier import (
-    Budget,
-    GoalResult,
-    PaperMetrics,
-    budgets,
-    paper_metrics,
-    validate_goals,
-)
-from switchcraft_training.evaluation.learning import LearningCurve
-from switchcraft_training.evaluation.stability import (
-    Ablation,
-    Stability,
-    ablation,
-    folds,
-    stability,
-)
+from switchcraft_training.evaluation.frontier import GoalResult, validate_goals
+from switchcraft_training.evaluation.variants import Variant, compare_variants
 from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch
 
@@ -73,8 +59,7 @@ log = logging.getLogger(__name__)
 class Sections:
     """The report's sections after the main table; a section that is None or empty is omitted.
 
-    `field` contains the metrics that other papers use, `promises` the measured results of goals,
-    and `parts` the ablations of the router.
+    `promises` contains the measured results of goals, and `parts` the variants of the router.
     """
 
     categories: tuple[Category, ...]
@@ -84,13 +69,9 @@ class Sections:
     calibration: CalibrationFigures
     calibrating: CalibrationStudy | None
     promises: tuple[GoalResult, ...]
-    field: tuple[PaperMetrics, ...]
-    budgets: tuple[Budget, ...]
     tokens: tuple[TokenUse, ...]
     repeated: RepeatedAnswers | None
-    parts: tuple[Ablation, ...]
-    folds: Stability | None
-    seeds: Stability | None
+    parts: tuple[Variant, ...]
 
 
 def main_figures(experiment: Experiment) -> Evaluation:
@@ -105,7 +86,7 @@ def main_figures(experiment: Experiment) -> Evaluation:
     )
 
 
-def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
+def all_sections(experiment: Experiment) -> Sections:
     """Return the report's sections; those for which the experiment has no data are empty."""
     table, chosen = experiment.table, experiment.chosen()
     return Sections(
@@ -116,26 +97,9 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
         calibration=calibration_figures(table, experiment.probabilities),
         calibrating=experiment.calibrating,
         promises=validate_goals(experiment),
-        field=all_paper_metrics(experiment),
-        budgets=budgets(figures.sweep),
         tokens=token_use(table, experiment.prices) if experiment.prices else (),
         repeated=repeated_answers(table, experiment.categories()),
-        parts=ablation(experiment),
-        folds=stability(folds(experiment), experiment.rule),
-        seeds=stability(experiment.runs, experiment.rule),
-    )
-
-
-def all_paper_metrics(experiment: Experiment) -> tuple[PaperMetrics, ...]:
-    """Return other papers' metrics of the router and of every entrant with probabilities."""
-    named = [("router", experiment.probabilities)] + [
-        (entrant.name, entrant.probabilities)
-        for entrant in experiment.entrants
-        if entrant.probabilities is not None
-    ]
-    return tuple(
-        paper_metrics(name, experiment.table, probabilities, experiment.expected_costs_usd)
-        for name, probabilities in named
+        parts=compare_variants(experiment),
     )
 
 
@@ -169,7 +133,7 @@ class Report:
     training rows from other recordings), `unprofiled_arms` (arms without a profile, so that MIRT
     was not measured), `label_rates`, `epochs`, `parity` and `verified`, which is the reason if
     verified answers were not measured. With folds that are `grouped_by` tools, `known_tools` may
-    have the results with known tools. `learning` are the learning curves by what stays in one fold.
+    have the results with known tools.
     """
 
     name: str
@@ -188,7 +152,6 @@ class Report:
     verified: VerifiedFigures | str | None = None
     grouped_by: Grouping = "queries"
     known_tools: KnownTools | None = None
-    learning: Mapping[Grouping, LearningCurve] = field(default_factory=dict)
 
     @property
     def protocols(self) -> tuple[ProtocolRow, ...]:
@@ -240,20 +203,15 @@ def write_page(template: str, path: Path, drawings: Mapping[str, str], **values:
 
 def draw_plots(report: Report) -> dict[str, str]:
     """Draw every plot whose data the report contains; return SVG elements by name."""
-    drawn = {"pareto": plots.pareto_svg(report.test), "sweep": plots.sweep_svg(report.test)}
+    drawn = {"pareto": plots.pareto_svg(report.test)}
     if report.epochs:
         drawn["curves"] = plots.curves_svg([report.epochs])
     if isinstance(report.verified, VerifiedFigures):
         drawn["verified"] = plots.verified_svg(report.verified)
-    if report.learning:
-        drawn["learning"] = plots.learning_svg(report.learning)
     sections = report.sections
     if sections is None:
         return drawn
-    drawn["categories"] = plots.categories_svg(sections.categories)
     drawn["differences"] = plots.differences_svg(sections.categories)
-    drawn["routing"] = plots.routing_svg(sections.routing)
-    drawn["misroutes"] = plots.misroutes_svg(sections.misroutes)
     drawn["confusion"] = plots.confusion_svg(sections.confusion)
     drawn["calibration"] = plots.calibration_svg(sections.calibration)
     if sections.tokens:
@@ -261,11 +219,6 @@ def draw_plots(report: Report) -> dict[str, str]:
     if sections.repeated:
         drawn["repeated-arms"] = plots.repeated_svg(sections.repeated.arms)
         drawn["repeated-categories"] = plots.repeated_svg(sections.repeated.categories)
-    if sections.parts:
-        drawn["parts"] = plots.parts_svg(sections.parts)
-    for name, runs in (("folds", sections.folds), ("seeds", sections.seeds)):
-        if runs is not None:
-            drawn[name] = plots.stability_svg(runs)
     return drawn
 
 
@@ -347,7 +300,7 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
         test=figures,
         provenance=manifest.provenance,
         overlap=overlap,
-        sections=all_sections(experiment, figures),
+        sections=all_sections(experiment),
     )
 
 

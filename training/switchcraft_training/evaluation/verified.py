@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,9 +113,7 @@ class VerifiedFigures:
     `frontier` are the rows of all prices, and `operating` is the one of the policy `verified`.
     `others` are simpler rules, bounds, and `verified` with a price chosen on other folds. `once` is
     the router that chooses one arm, with all its rules. `budget_share` is the cost, relative to the
-    best single model, within which prices and thresholds are chosen. `picked_right` is the share of
-    queries for which the verifier finds the right answer of two likelier, if exactly one is right,
-    over all pairs of arms; None if that never happens.
+    best single model, within which prices and thresholds are chosen.
     """
 
     best_single: str
@@ -129,7 +126,6 @@ class VerifiedFigures:
     oracle: Entry
     quality: tuple[JudgementQuality, ...]
     corruptions: tuple[CorruptionQuality, ...]
-    picked_right: Measure | None
     categories: tuple[AcceptedGroup, ...]
     agreement: tuple[AcceptedGroup, ...]
 
@@ -162,7 +158,6 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
             *_qualities("cheapest models", table, evidence.cheapest),
         ),
         corruptions=_corruptions(evidence.corrupted),
-        picked_right=_picked_right(study),
         categories=_groups(categories, table, chosen),
         agreement=tuple(sorted(_groups(agreements, table, chosen), key=lambda group: group.name)),
     )
@@ -388,19 +383,6 @@ def _corruptions(judged: Sequence[JudgedCorruption]) -> tuple[CorruptionQuality,
             )
         )
     return tuple(found)
-
-
-def _picked_right(study: VerifierStudy) -> Measure | None:
-    """Measure how often the right one of two answers is likelier, if exactly one is right."""
-    judged, correct = study.judged, study.table.correct
-    right = []
-    for one, other in combinations(range(judged.arms), 2):
-        rows = np.flatnonzero(np.abs(correct[:, one] - correct[:, other]) == 1)
-        p_correct = judged.judge(rows, np.tile(np.array([one, other]), (len(rows), 1)))
-        is_one = p_correct[:, 0] >= p_correct[:, 1]
-        right.append(np.where(is_one, correct[rows, one], correct[rows, other]))
-    found = np.concatenate(right) if right else np.empty(0)
-    return mean_measure(found) if len(found) else None
 
 
 def _groups(

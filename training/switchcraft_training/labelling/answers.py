@@ -83,7 +83,6 @@ class FailureCode(StrEnum):
     CONNECTION_LOST = "connection_lost"
     MALFORMED_BODY = "malformed_body"
     """The status was 200, but the body is not a chat completion."""
-    WORKER_LOST = "worker_lost"
     """The Ray worker that sent the request died before it returned a result."""
 
 

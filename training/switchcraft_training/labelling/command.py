@@ -19,11 +19,9 @@ from cyclopts.validators import Number
 
 from router_service.command_line import Count
 from router_service.core.errors import DataError
-from switchcraft_training.options import Ray, ray_address
 
 if TYPE_CHECKING:
     from switchcraft_training.labelling.run import Plan
-    from switchcraft_training.labelling.sender import RequestSender
     from switchcraft_training.labelling.store import Store
 
 COMPLETE, FAILED, CAPPED, INTERRUPTED = 0, 1, 3, 130
@@ -44,8 +42,6 @@ def label(
         float | None, Parameter(validator=Number(gte=0, lt=math.inf), metavar="USD")
     ] = None,
     export: bool = False,
-    ray: Ray = None,
-    ray_workers: Count | None = None,
 ) -> int:
     """Ask every model of a pool every query; can be interrupted and continued.
 
@@ -65,9 +61,6 @@ def label(
         spending_cap_usd: stop before all runs into OUT together cost more than this (default: no
             cap)
         export: send no requests; only write OUT/answers.jsonl again
-        ray: send requests from Ray workers, in the cluster at ADDRESS (`auto` or HOST:PORT) or,
-            without an ADDRESS, on this machine
-        ray_workers: number of workers (default: one for each machine)
     """
     # Imported here because other commands do not need an HTTP client.
     from switchcraft_training.datasets.rows import read_rows
@@ -92,7 +85,7 @@ def label(
         status, advice = COMPLETE, ""
         if not export:
             plan = Plan(queries, asked, attempts)
-            asking = _ask_all(plan, store, spending_cap_usd, ray_address(ray), ray_workers)
+            asking = _ask_all(plan, store, spending_cap_usd)
             try:
                 status, advice = asyncio.run(asking)
             except KeyboardInterrupt:
@@ -115,14 +108,13 @@ def label(
     return status
 
 
-async def _ask_all(
-    plan: Plan, store: Store, cap_usd: float | None, ray: str | None, ray_workers: int | None
-) -> tuple[int, str]:
+async def _ask_all(plan: Plan, store: Store, cap_usd: float | None) -> tuple[int, str]:
     """Ask all unanswered questions; return the exit status, and advice if questions are left.
 
     The first Ctrl-C waits for the requests in flight, the second abandons them.
     """
     from switchcraft_training.labelling.run import LabellingRun, ProgressBar, SpendingBudget
+    from switchcraft_training.labelling.sender import EndpointClients
 
     for name in ("httpx", "httpx2", "openai"):
         # These libraries log a line for each request, which would break the progress bar.
@@ -133,19 +125,7 @@ async def _ask_all(
     total = len(plan.rows) * len(plan.pool.pool) * plan.attempts
     budget = SpendingBudget(cap_usd, spent_usd)
     loop = asyncio.get_running_loop()
-    sender: RequestSender
-    if ray is None:
-        from switchcraft_training.labelling.sender import EndpointClients
-
-        sender = EndpointClients(plan.pool, os.environ)
-    else:
-        from switchcraft_training.cluster import require_ray
-
-        require_ray()
-        from switchcraft_training.labelling.distributed import RayWorkers
-
-        sender = RayWorkers(plan.pool, ray, ray_workers)
-    async with aclosing(sender):
+    async with aclosing(EndpointClients(plan.pool, os.environ)) as sender:
         with ProgressBar(unanswered, total - unanswered.total(), spent_usd) as progress:
             run = LabellingRun(plan, store, sender, budget, progress)
 

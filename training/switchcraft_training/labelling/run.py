@@ -36,7 +36,7 @@ from switchcraft_training.labelling.answers import (
     RequestResult,
 )
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
-from switchcraft_training.labelling.sender import OutgoingRequest, RequestSender
+from switchcraft_training.labelling.sender import EndpointClients, OutgoingRequest
 from switchcraft_training.labelling.store import Store
 from switchcraft_training.records import Judged
 
@@ -241,7 +241,7 @@ class LabellingRun:
         self,
         plan: Plan,
         store: Store,
-        sender: RequestSender,
+        sender: EndpointClients,
         budget: SpendingBudget,
         progress: ProgressBar,
     ) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final, Protocol
+from typing import Final
 
 import openai
 from pydantic import BaseModel, Field, ValidationError
@@ -49,18 +49,6 @@ class OutgoingRequest:
     endpoint: str
     body: Mapping[str, Json]
     idempotency_key: str
-
-
-class RequestSender(Protocol):
-    """Protocol of request senders, which return an endpoint's failures instead of raising them."""
-
-    async def send(self, request: OutgoingRequest) -> RequestResult:
-        """Send one request once."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        ...
 
 
 class _PromptDetails(BaseModel):

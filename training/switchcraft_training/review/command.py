@@ -1,14 +1,14 @@
-"""`switchcraft-train review`: verify expected calls, decide on corrections, export a patch."""
+"""`switchcraft-train review`: verify expected calls with a critic, and export a patch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from cyclopts import App, Parameter
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
     from switchcraft_training.records import Judged
-    from switchcraft_training.review.verify import Finding
 
 FINDINGS: Final = "findings.jsonl"
-STEPS: Final = "decisions.jsonl"
+DECISIONS: Final = "decisions.yaml"
 PATCH: Final = "patch.jsonl"
 
 _LOG = logging.getLogger(__name__)
@@ -37,23 +36,19 @@ Rows: TypeAlias = Annotated[
     Path, Parameter("ROWS", help="the rows to review, as `import` writes them")
 ]
 Out: TypeAlias = Annotated[Path, Parameter("--out", help="directory of the review")]
-Round: TypeAlias = Annotated[
-    Literal[1, 2],
-    Parameter("--round", help="1: every row; 2: rows skipped or edited in round 1"),
-]
 
 review = App(
     "review",
     group=DATA,
     help="""Check the expected calls of rows with a critic model, and correct them.
 
-A critic model judges every row, you decide about the rows that it flags, and a patch file keeps the
-corrections.
+A critic model judges every row, you decide about the rows that it flags by editing
+OUT/decisions.yaml, and a patch file keeps the corrections.
 
 For example:
 
     switchcraft-train review verify rows.jsonl --out review --model gpt-4o
-    switchcraft-train review decide rows.jsonl --out review
+    # Decide in review/decisions.yaml
     switchcraft-train review export rows.jsonl --out review
     switchcraft-train import bfcl:data --out corrected.jsonl \\
       --corrections review/patch.jsonl
@@ -67,7 +62,6 @@ def verify(
     /,
     *,
     out: Out,
-    round_: Round = 1,
     model: str,
     base_url: Annotated[
         str, Parameter(converter=_read_address, metavar="URL")
@@ -76,7 +70,7 @@ def verify(
     price: tuple[float, float] | None = None,
     concurrency: int = 8,
 ) -> int:
-    """Ask a critic model about every row.
+    """Ask a critic model about every row, and write the rows that it flags to OUT/decisions.yaml.
 
     Rows that have a finding are not asked about again. The exit status is 1 if requests failed.
 
@@ -87,10 +81,11 @@ def verify(
         price: USD per million input tokens and output tokens, to report the cost
         concurrency: concurrent requests
     """
-    # Imported here, as below, because the HTTP client and the terminal interface load slowly.
+    # Imported here, as below, because the HTTP client loads slowly.
     from router_service.policies.costs import Price
-    from switchcraft_training.review.journal import ROUNDS, Journal, Ledger, Step, read_entries
-    from switchcraft_training.review.verify import Critic, Finding, unverified
+    from switchcraft_training.datasets.corrections import row_sha256
+    from switchcraft_training.review.sheet import FlaggedRow, append_flagged, read_decisions
+    from switchcraft_training.review.verify import Critic, open_findings, read_findings
     from switchcraft_training.review.verify import verify as ask_critic
 
     key = os.environ.get(api_key_env)
@@ -106,92 +101,62 @@ def verify(
             raise ConfigError("review verify", "--price", problem) from exc
     critic = Critic(model, base_url, key, listed, max(1, concurrency))
 
-    def rows_of_round() -> Iterator[Judged]:
-        ledger = Ledger(read_entries(out / STEPS, Step))
-        for judged in _read_unique_rows(rows):
-            if round_ == ROUNDS[0]:
-                yield judged
-            elif ledger.is_reexamined(judged.example.id):
-                yield ledger.revised(judged, ROUNDS[0])
+    by_key = {(row.example.id, row_sha256(row)): row for row in _read_unique_rows(rows)}
+    done = {(finding.id, finding.row_sha256) for finding in read_findings(out / FINDINGS)}
+    open_rows = [row for row_key, row in by_key.items() if row_key not in done]
+    with open_findings(out / FINDINGS) as file:
+        counts = asyncio.run(ask_critic(open_rows, file, critic))
 
-    with Journal(out / FINDINGS, Finding) as journal:
-        asked = unverified(rows_of_round(), journal.entries, round_)
-        counts = asyncio.run(ask_critic(asked, journal, critic, round_))
+    sheet = out / DECISIONS
+    listed_rows = read_decisions(sheet) if sheet.exists() else []
+    in_sheet = {(row.id, row.row_sha256) for row in listed_rows}
+    opinions = {(f.id, f.row_sha256): f.opinion for f in read_findings(out / FINDINGS)}
+    flagged = [
+        FlaggedRow.of(row, opinions[row_key])
+        for row_key, row in by_key.items()
+        if row_key in opinions and opinions[row_key].is_flagged and row_key not in in_sheet
+    ]
+    append_flagged(sheet, flagged)
+
     cost = f"{counts.cost_usd:.4f} USD" if critic.price else "cost unknown"
     _LOG.info("%d rows verified, %d flagged; %s", counts.verified, counts.flagged, cost)
+    _LOG.info("%d rows are new in %s, to decide on", len(flagged), sheet)
     if counts.failed:
         _LOG.error("%d rows were not verified; run the same command again", counts.failed)
     return 1 if counts.failed else 0
 
 
 @review.command
-def decide(
-    rows: Rows,
-    /,
-    *,
-    out: Out,
-    round_: Round = 1,
-    reviewer: Annotated[str, Parameter(env_var="USER")],
-) -> int:
-    """Decide on flagged rows in the terminal.
+def export(rows: Rows, /, *, out: Out, reviewer: Annotated[str, Parameter(env_var="USER")]) -> None:
+    """Write the accepted corrections to OUT/patch.jsonl, and print how many there are.
 
     Args:
-        reviewer: your name, which is recorded with each decision
+        reviewer: your name, which is recorded with each correction
     """
-    from switchcraft_training.review.app import ReviewApp
-    from switchcraft_training.review.journal import Journal, Ledger, Step
-    from switchcraft_training.review.session import Session, entries_of_round
+    from switchcraft_training.review.sheet import corrections_of, read_decisions
+    from switchcraft_training.storage import complete_file
 
-    if not sys.stdin.isatty():
-        raise ConfigError("review decide", "", "needs a terminal; run it without pipes")
-    findings = _read_findings(out)
-    with Journal(out / STEPS, Step) as journal:
-        ledger = Ledger(journal.entries)
-        queue = tuple(entries_of_round(_read_unique_rows(rows), rows, findings, ledger, round_))
-        if not queue:
-            _LOG.info("there is nothing to decide in round %d", round_)
-            return 0
-        app = ReviewApp(Session(queue, journal, reviewer, round_))
-        app.run()
-        return app.return_code or 0
-
-
-@review.command
-def export(rows: Rows, /, *, out: Out) -> None:
-    """Write OUT/patch.jsonl and print a summary."""
-    from rich.console import Console
-
-    from switchcraft_training.review.journal import Ledger, Step, read_entries
-    from switchcraft_training.review.session import (
-        decided_corrections,
-        decision_table,
-        summary,
-        write_patch,
-    )
-
-    findings = _read_findings(out)
-    ledger = Ledger(read_entries(out / STEPS, Step))
-    corrections = tuple(decided_corrections(_read_unique_rows(rows), rows, ledger))
-    path = out / PATCH
-    write_patch(corrections, path)
-    console = Console()
-    console.print(decision_table(ledger, corrections))
-    console.print(summary(findings, ledger, corrections), highlight=False)
-    console.print(str(path), highlight=False, soft_wrap=True)
-
-
-def _read_findings(out: Path) -> Sequence[Finding]:
-    from switchcraft_training.review.journal import read_entries
-    from switchcraft_training.review.verify import Finding
-
-    findings = read_entries(out / FINDINGS, Finding)
-    if not findings:
+    sheet = out / DECISIONS
+    if not sheet.exists():
         raise ConfigError(str(out), "", "no rows are verified here; run `review verify` first")
-    return findings
+    flagged = read_decisions(sheet)
+    corrections = list(corrections_of(_read_unique_rows(rows), flagged, sheet, reviewer))
+    path = out / PATCH
+    lines = (correction.model_dump_json(exclude_none=True) + "\n" for correction in corrections)
+    with complete_file(path) as unfinished:
+        unfinished.write_text("".join(lines), encoding="utf-8")
+    decided = Counter(row.decision for row in flagged)
+    print(
+        f"{len(flagged)} rows flagged: {decided['accept']} accepted, {decided['decline']} declined,"
+        f" {decided[None]} open"
+    )
+    for category, count in Counter(c.category for c in corrections).most_common():
+        print(f"  {category.display_name}: {count}")
+    print(path)
 
 
 def _read_unique_rows(path: Path) -> Iterator[Judged]:
-    """Stream rows; raises DataError if an id is used twice, because decisions are kept by id."""
+    """Stream rows; raises DataError if an id is used twice, because findings are kept by id."""
     from switchcraft_training.datasets.rows import read_rows
 
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Expected calls as a reviewer reads, writes and compares them."""
+"""Expected calls as a reviewer writes them: checked against schemas, and compared."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import jsonschema
 import jsonschema.exceptions
 import jsonschema.validators
 import referencing.exceptions
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from router_service.apis.conversation import Json
@@ -26,70 +25,6 @@ from switchcraft_training.datasets.rows import ROW_ERRORS
 from switchcraft_training.records import Expected, Judged
 
 _TRUTH: Final = TypeAdapter(Truth)
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads plain scalars as JSON does: no dates, no `yes`, no octal numbers."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as in PyYAML
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes exactly the strings that `_Loader` would read as another type."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as in PyYAML
-
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - overrides
-        """Write repeated values in full."""
-        return True
-
-    def represent_text(self, data: str) -> yaml.Node:
-        """Escape line breaks and invisible characters, which an editor would change."""
-        style = None if data.isprintable() else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
-
-
-for _tag, _pattern, _first in (
-    ("bool", r"true|false", "tf"),
-    ("null", r"null", "n"),
-    ("int", r"-?(?:0|[1-9][0-9]*)", "-0123456789"),
-    ("float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", "-0123456789"),
-):
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(
-            f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), list(_first)
-        )
-
-
-def to_yaml(value: Json) -> str:
-    """Return a JSON value as YAML, with the innermost collections on one line."""
-    return yaml.dump(
-        value,
-        Dumper=_Dumper,
-        default_flow_style=None,
-        sort_keys=False,
-        allow_unicode=True,
-        width=10_000,
-    ).strip()
-
-
-def truth_to_text(truth: Truth) -> str:
-    """Return expected calls as YAML, without empty fields."""
-    return to_yaml([call.model_dump(exclude_defaults=True, mode="json") for call in truth])
-
-
-def truth_from_text(text: str) -> Truth:
-    """Read expected calls written as YAML or JSON; raises ValueError with the problem."""
-    try:
-        return truth_from_json(yaml.load(text, Loader=_Loader))  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as exc:
-        line = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark else ""
-        raise ValueError(f"{line}{exc.problem}") from exc
-    except yaml.YAMLError as exc:
-        raise ValueError(str(exc)) from exc
 
 
 def truth_from_json(value: Json) -> Truth:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final
 
 import openai
 import orjson
@@ -17,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import SwitchcraftError, UpstreamError
+from router_service.core.errors import DataError, SwitchcraftError, UpstreamError
 from router_service.policies.costs import Price
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
@@ -30,7 +32,6 @@ from switchcraft_training.datasets.corrections import (
     truth_of,
 )
 from switchcraft_training.records import Judged
-from switchcraft_training.review.journal import Journal
 from switchcraft_training.review.truths import are_equivalent, find_problem, truth_from_json
 
 _LOG = logging.getLogger(__name__)
@@ -105,13 +106,12 @@ class VerifierOpinion(BaseModel):
 
 
 class Finding(BaseModel):
-    """The opinion on a row in a round, with its cost, which is None without a price."""
+    """The opinion on a row, with its cost, which is None without a price."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     row_sha256: str
-    round: int
     opinion: VerifierOpinion
     model: str
     input_tokens: int
@@ -142,33 +142,50 @@ class VerificationCounts:
     cost_usd: float = 0.0
 
 
-def unverified(
-    rows: Iterable[Judged], findings: Iterable[Finding], round_: int
-) -> Iterator[Judged]:
-    """Yield the rows that have no finding in a round, or have changed since their finding."""
-    done = {(finding.id, finding.row_sha256) for finding in findings if finding.round == round_}
-    return (row for row in rows if (row.example.id, row_sha256(row)) not in done)
+def read_findings(path: Path) -> list[Finding]:
+    """Return the saved findings; empty if there is no file.
+
+    A last line without a line break is ignored, because its writer was killed while writing it.
+    Raises DataError if any other line is invalid.
+    """
+    if not path.exists():
+        return []
+    findings = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            findings.append(Finding.model_validate_json(line))
+        except ValidationError as exc:
+            raise DataError(path, number, first_problem(exc)) from exc
+    return findings
 
 
-async def verify(
-    rows: Iterator[Judged], journal: Journal[Finding], critic: Critic, round_: int
-) -> VerificationCounts:
-    """Ask the critic model whether rows are correct, and save each finding immediately.
+def open_findings(path: Path) -> BinaryIO:
+    """Open a file to append findings to, without an incomplete last line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return path.open("ab")
+
+
+async def verify(rows: Sequence[Judged], file: BinaryIO, critic: Critic) -> VerificationCounts:
+    """Ask the critic model whether rows are correct, and write each finding at once.
 
     Requests that fail after all retries are counted, and the next run repeats them. Raises
     UpstreamError if every request would fail, for example if the key is wrong.
     """
     counts = VerificationCounts()
+    remaining = iter(rows)
 
     async def work(client: openai.AsyncOpenAI, bar: tqdm[None]) -> None:
-        for judged in rows:  # all workers share this iterator
+        for judged in remaining:  # all workers share this iterator
             try:
-                finding = await _ask(client, judged, critic, round_)
+                finding = await _ask(client, judged, critic)
             except openai.OpenAIError as exc:
                 counts.failed += 1
                 _LOG.warning("%s was not verified: %s", judged.example.id, exc)
             else:
-                journal.append(finding)
+                file.write(finding.model_dump_json(exclude_none=True).encode() + b"\n")
+                file.flush()
                 counts.verified += 1
                 counts.flagged += finding.opinion.is_flagged
                 counts.cost_usd += finding.cost_usd or 0.0
@@ -178,7 +195,7 @@ async def verify(
     async with openai.AsyncOpenAI(
         api_key=critic.api_key, base_url=critic.base_url, timeout=critic.timeout_s
     ) as client:
-        with tqdm(desc="verifying", unit="row") as bar:
+        with tqdm(desc="verifying", unit="row", total=len(rows)) as bar:
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(critic.concurrency):
@@ -188,7 +205,7 @@ async def verify(
     return counts
 
 
-async def _ask(client: openai.AsyncOpenAI, judged: Judged, critic: Critic, round_: int) -> Finding:
+async def _ask(client: openai.AsyncOpenAI, judged: Judged, critic: Critic) -> Finding:
     """Return the critic's finding on one row.
 
     Raises OpenAIError if the request fails, or UpstreamError if every request would fail.
@@ -221,7 +238,6 @@ async def _ask(client: openai.AsyncOpenAI, judged: Judged, critic: Critic, round
     return Finding(
         id=judged.example.id,
         row_sha256=row_sha256(judged),
-        round=round_,
         opinion=read_opinion(judged, text),
         model=critic.model,
         input_tokens=used[0],
