@@ -38,15 +38,6 @@ def test_every_timed_function_exists(place: str) -> None:
     assert name in functions_of(file)
 
 
-def test_a_stage_above_its_budget_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report names the mode, the stage, its share and its budget; others are not mentioned."""
-    monkeypatch.setattr(stages, "BUDGETS", {"stream": {"read the answer": 0.4, "predict": 0.1}})
-    shares = {"stream": {"read the answer": 0.5}, "pass-through": {"read the answer": 0.9}}
-    assert stages.overruns(shares) == [
-        "stream: read the answer takes 50.0%, more than its budget of 40%"
-    ]
-
-
 def test_shares_of_a_gateway_add_up_to_one() -> None:
     """The benchmark serves a gateway, and finds the stages of a request that names a model."""
     shares = stages.measure("pass-through", seconds=0.5, warm_s=0.2)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from benchmarks.corpus import DATASETS, Corpus, write_corpus
 from benchmarks.training_scale import measure_cheap
-from switchcraft_training.data.splits import key_of
-from switchcraft_training.datasets.rows import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -38,21 +34,3 @@ def test_cheap_stages_of_10000_queries_grow_as_n_log_n(tmp_path: Path) -> None:
         assert usage.cpu_seconds < limit_s, (stage, few[stage], usage)
     first, last = (max(usage.peak_memory_mb for usage in each.values()) for each in (few, many))
     assert last - first < SLACK * (MANY - FEW) * QUERY_MB + FIXED_MB
-
-
-def test_the_corpus_has_repeated_queries_conversations_and_learnable_labels(
-    tmp_path: Path,
-) -> None:
-    """As in the paper's corpus, queries repeat, and conversations have several examples."""
-    write_corpus(tmp_path, 600)
-    examples = [judged.example for judged in read_rows(tmp_path / "rows.jsonl")]
-    assert len({key_of(example).row for example in examples}) == 600
-    assert 0.1 < 1 - 600 / len(examples) < 0.35
-    assert {example.dataset for example in examples} <= set(DATASETS)
-    sizes = [len(example.request["messages"]) for example in examples]
-    assert min(sizes) == 1
-    assert max(sizes) > 5
-    tools = [tool for example in examples for tool in example.request["tools"]]
-    assert len({id(tool) for tool in tools}) == len({tool["function"]["name"] for tool in tools})
-    one, other = (list(Corpus(np.random.default_rng(0)).examples(50)) for _ in range(2))
-    assert one == other

@@ -56,13 +56,14 @@ SCRIPTS: dict[Case, Sequence[Written]] = {
     Case.PARALLEL_CALLS: [Text("I look it up."), CALL, OTHER_CALL],
     Case.THINKING: [THINKING, CALL],
 }
+UNREADABLE = (Fault.CUT_EVENT, Fault.NO_OBJECT, Fault.FOREIGN_EVENT)
 FAULTS: dict[tuple[Case, bool], Sequence[Fault]] = {
     (Case.ERROR_BEFORE_OUTPUT, False): [Fault.OVERLOADED, Fault.RATE_LIMIT, Fault.SERVER_ERROR],
     (Case.ERROR_BEFORE_OUTPUT, True): [Fault.OVERLOADED, Fault.RATE_LIMIT, Fault.ERROR_EVENT],
     (Case.ERROR_IN_MIDSTREAM, False): [Fault.ERROR_BODY],
-    (Case.ERROR_IN_MIDSTREAM, True): [Fault.ERROR_EVENT, Fault.FAILURE_EVENT],
+    (Case.ERROR_IN_MIDSTREAM, True): [Fault.ERROR_EVENT, Fault.FAILURE_EVENT, *UNREADABLE],
     (Case.CUT_STREAM, False): [Fault.BROKEN_CONNECTION, Fault.EARLY_END],
-    (Case.CUT_STREAM, True): [Fault.BROKEN_CONNECTION, Fault.EARLY_END],
+    (Case.CUT_STREAM, True): [Fault.BROKEN_CONNECTION, Fault.EARLY_END, Fault.HALF_EVENT],
 }
 """Faults of each case, whole and streamed. An error in the middle of a whole answer is an error in
 a body with status 200."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import subprocess
 import sys
 import time
@@ -129,25 +128,6 @@ def test_recorded_requests_are_routed_answered_and_recorded(
     judged = list(bfcl.open_recording(recorded_data / "bfcl-2024-08").judged())
     chosen = random.Random(0).sample(judged, RECORDED_QUESTIONS)
     route_all(gateway, [dict(example.request) for example, _ in chosen])
-
-
-def test_first_readme_snippet_runs_as_written(gateway: str) -> None:
-    """The snippet streams a tool call, and prints how likely the delivered answer is correct.
-
-    What it prints is what README shows.
-    """
-    snippet = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
-    assert "http://127.0.0.1:8080" in snippet
-    here = snippet.replace("http://127.0.0.1:8080", gateway)
-    result = subprocess.run(
-        [sys.executable, "-c", here], capture_output=True, text=True, check=True, timeout=60
-    )
-    call, why = result.stdout.splitlines()
-    name, arguments = call.split(" ", 1)
-    assert name == "get_forecast"
-    assert json.loads(arguments.replace(" ", "")) == {"city": "Lisbon", "days": 3}
-    assert "likely to be correct" in why
-    assert f"\n{why}\n" in README.read_text()
 
 
 def test_gateway_and_route_command_choose_the_same_arms(gateway: str) -> None:

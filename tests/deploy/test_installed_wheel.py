@@ -160,14 +160,3 @@ def test_check_accepts_a_configuration(installed: Installed) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     config.write_text(f"{CONFIG}router:\n  chatmodel: gpt-4.1-mini\n")
     assert installed.run("switchcraft", "check", config.name).returncode == 1
-
-
-def test_training_names_the_missing_extra(installed: Installed) -> None:
-    """Its help, and a command that needs PyTorch, say what to install."""
-    remedy = "pip install 'switchcraft-router[cpu,train,review]'"
-    done = installed.run("switchcraft-train", "--help")
-    assert done.returncode == 0, done.stderr
-    assert "The extra train is not installed" in done.stdout
-    assert remedy in " ".join(done.stdout.split())
-    arguments = "run configs/frontier-2025-12.yaml --data . --out runs".split()
-    assert remedy in installed.run("switchcraft-train", *arguments).stderr

@@ -20,7 +20,6 @@ from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
 from router_service.serving.server import ServeOptions
 from router_service.settings import Settings, load_settings, read_settings
-from router_service.telemetry.metrics import Metrics
 from tests.deploy.dockerfile import stages
 from tests.deploy.kustomize import Resource, render
 
@@ -97,40 +96,6 @@ def test_cluster_needs_no_other_resource_types(name: str) -> None:
         kubernetes_validate.validate(resource, KUBERNETES, strict=True)
 
 
-@pytest.mark.parametrize("name", ["gpu", "prometheus", "redis", "shared-volume"])
-def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> None:
-    """Each component works without the others."""
-    file = {"resources": [str(FOLDER / "base")], "components": [str(FOLDER / "components" / name)]}
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(file))
-    rendered = render(tmp_path)
-    core = [resource for resource in rendered if resource["kind"] not in OPERATORS]
-    for resource in core:
-        kubernetes_validate.validate(resource, KUBERNETES, strict=True)
-    assert rendered != RENDERED["base"]
-
-
-def test_gpu_overlay_gives_each_gateway_a_gpu() -> None:
-    """It is production with the GPU image, a limit of one GPU, more memory and time to start."""
-    resources = by_kind(RENDERED["gpu"])
-    assert {kind: each for kind, each in resources.items() if kind != "Deployment"} == {
-        kind: each for kind, each in RESOURCES.items() if kind != "Deployment"
-    }
-    deployment = resources["Deployment"]
-    kubernetes_validate.validate(deployment, KUBERNETES, strict=True)
-    pod = deployment["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert container["image"] == "switchcraft:gpu"
-    assert container["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": "1"}
-    assert container["resources"]["requests"]["cpu"] == CONTAINER["resources"]["requests"]["cpu"]
-    assert container["startupProbe"] == CONTAINER["startupProbe"] | {"failureThreshold": 300}
-    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
-    assert {"name": "SWITCHCRAFT_DEVICE", "value": "cuda"} in container["env"]
-    assert stages(ROOT / "Dockerfile")["gpu"].variables()["SWITCHCRAFT_DEVICE"] == "cuda"
-    changed = {"image", "env", "resources", "startupProbe"}
-    assert {name for name in CONTAINER if container[name] != CONTAINER[name]} == changed
-    assert container["env"][1:] == CONTAINER["env"]
-
-
 def test_redis_accepts_only_gateways_with_the_password() -> None:
     """It starts as in the compose file, with the secret's password, and only gateways reach it."""
     pod = REDIS["Deployment"]["spec"]["template"]
@@ -159,19 +124,6 @@ def test_redis_accepts_only_gateways_with_the_password() -> None:
     assert rule["from"] == [{"podSelector": {"matchLabels": LABELS}}]
     let_out = RESOURCES["NetworkPolicy"]["spec"]["egress"]
     assert {"podSelector": {"matchLabels": labels}} in [to for rule in let_out for to in rule["to"]]
-
-
-def test_every_manifest_is_applied() -> None:
-    """A kustomization applies every manifest, except those that a user copies."""
-    copied = {
-        "kustomization.yaml",
-        "secret.example.yaml",
-        "publish-job.yaml",
-        "adapter-values.yaml",
-    }
-    written = {path for path in FOLDER.rglob("*.yaml") if path.name not in copied}
-    texts = [path.read_text() for path in FOLDER.rglob("kustomization.yaml")]
-    assert [path.name for path in written if not any(path.name in text for text in texts)] == []
 
 
 def test_selectors_match_the_pods() -> None:
@@ -273,27 +225,8 @@ def test_manifests_contain_no_secret_values() -> None:
     assert "Secret" not in RESOURCES
 
 
-def test_autoscaler_uses_an_existing_metric() -> None:
-    """The gateway has the series that scales it, and the adapter's rule exposes it."""
-    _, pods = MONITORED["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    name = pods["pods"]["metric"]["name"]
-    assert name in {metric.name for metric in Metrics().registry.collect()}
-    (rule,) = read("components/prometheus-adapter/adapter-values.yaml")["rules"]["custom"]
-    assert rule["seriesQuery"].startswith(name + "{")
-    target = int(pods["pods"]["target"]["averageValue"])
-    assert target < gateway_settings().server.max_requests_in_flight
-
-
 def test_rules_equal_those_of_prometheus() -> None:
     """The rules have one source, which `python deploy/alerts.py` copies."""
     source = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     assert alerts.RESOURCE.read_text() == alerts.resource(source)
     assert MONITORED["PrometheusRule"]["spec"] == yaml.safe_load(source)
-
-
-def test_network_policy_allows_the_gateways_connections() -> None:
-    """DNS, Redis, PostgreSQL, providers and a collector are reachable, but no cloud's metadata."""
-    rules = RESOURCES["NetworkPolicy"]["spec"]["egress"]
-    assert {port["port"] for rule in rules for port in rule["ports"]} == {53, 6379, 5432, 4318, 443}
-    blocks = rules[-1]["to"]
-    assert "169.254.0.0/16" in blocks[0]["ipBlock"]["except"]

@@ -23,8 +23,8 @@ An HTML comment before a block, which readers do not see, changes that:
     <!-- blocks are run by: tests/deploy/test_runbook.py -->   likewise
 
 A shell block that begins with `# at commit HASH` belongs to that version and is not checked. The
-commands of other blocks that are not run, and commands in the text such as `make serve PORT=9000`,
-are compared with the parsers of the programs, the Makefile and the files of the repository, by
+commands of our programs in other blocks, and in the text such as `make serve PORT=9000`, are
+compared with the parsers of the programs, the Makefile and the files of the repository, by
 `command_lines.py`. A block in another language needs a mark.
 """
 
@@ -52,7 +52,7 @@ import yaml
 from router_service.settings.deployments import PROVIDERS
 from router_service.settings.reading import REFERENCE, load_settings, unknown_sections
 from switchcraft_training.config import RunConfig, load_config
-from tests.documentation.command_lines import Shell
+from tests.documentation.command_lines import problems
 from tests.documentation.documents import ROOT, Block, Document, documents
 from tests.drills.processes import sandbox_gateway
 
@@ -113,23 +113,22 @@ def test_every_block_is_checked() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
 def test_commands_exist(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs, commands, options, targets, extras and paths of all command lines exist."""
+    """Commands, options and targets of our programs, modules and paths exist."""
     for variable in ("SWITCHCRAFT_DATA", "USER"):  # which options without a value are taken from
         monkeypatch.setenv(variable, "any")
-    shell = Shell()
-    problems = [
+    wrong = [
         f"{block}: {problem}"
         for block in document.blocks
         if block.is_shell and block.mark != "not checked" and not block.is_at_commit
-        for problem in shell.problems(block.text)
+        for problem in problems(block.text)
     ]
     for span in document.inline_code:
         if OWN_PROGRAMS.fullmatch(span):
-            found = chain.from_iterable(map(shell.problems, alternatives(span)))
+            found = chain.from_iterable(map(problems, alternatives(span)))
             # The text may name a command without what it needs.
             named = (each for each in found if not re.search(r"requires .*arguments?\.", each))
-            problems += [f"{document}: `{span}`: {problem}" for problem in named]
-    assert not problems, "\n".join(problems)
+            wrong += [f"{document}: `{span}`: {problem}" for problem in named]
+    assert not wrong, "\n".join(wrong)
 
 
 def alternatives(span: str) -> list[str]:

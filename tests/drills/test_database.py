@@ -161,27 +161,6 @@ def test_gateway_with_other_keys_starts_without_its_database(
         server.start()
 
 
-@pytest.mark.slow
-def test_gateway_without_keys_does_not_start_without_its_database(
-    tmp_path: Path, upstream: Sandbox
-) -> None:
-    """The start fails with one error, which says where, why and what to do, without a password."""
-    url = "postgresql://switchcraft:s3cret%2F@127.0.0.1:1/accounts"
-    config = write(tmp_path, upstream, url, keys={}, server={"workers": 2})
-    command = [sys.executable, "-m", "router_service.cli", "serve"]
-    done = subprocess.run(
-        [*command, "--config", str(config), "--port", str(free_port())],
-        capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode != 0
-    error = done.stderr.splitlines()[-1]
-    assert f"switchcraft: {config}:" in error
-    assert "database.url: cannot open the database postgresql://127.0.0.1:1/accounts: " in error
-    assert "repair the database, correct its address, or set keys.api or keys.admin" in error
-    assert "s3cret" not in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_gateways_that_start_together_create_the_tables_once(
     tmp_path: Path, upstream: Sandbox, server: PostgreSQLServer, kind: str

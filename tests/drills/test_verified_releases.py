@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router_service.artifact import MANIFEST, NO_VERIFIER, sha256
+from router_service.artifact import MANIFEST, sha256
 from router_service.core.releases import Canary, Publication, Release
 from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
@@ -136,27 +136,3 @@ def test_canary_without_verifier_is_rolled_back(releases: Releases) -> None:
     answers += releases.ask_all()
     assert {answer.status_code for answer in answers} == {200}
     assert {answer.headers["x-switchcraft-reason"] for answer in answers} == {"verified"}
-
-
-def test_canary_with_verifier_verifies_its_own_conversations(releases: Releases) -> None:
-    """Without a verifier in the stable release, its conversations get the usual error.
-
-    Other policies are not affected. After the canary, every conversation gets the error, and with
-    a verifier in the stable release, none does.
-    """
-    releases.publish(releases.plain, canary=releases.verifying)
-    statuses = [answer.status_code for answer in releases.ask_all()]
-    assert set(statuses) == {200, 400}
-    for answer, status in zip(releases.ask_all(), statuses, strict=True):
-        assert answer.status_code == status
-        if status == 200:
-            assert answer.headers["x-switchcraft-reason"] == "verified"
-            assert record_of(releases.served.http, answer)["release"] == "canary"
-        else:
-            assert NO_VERIFIER in answer.json()["error"]["message"]
-    plain = [releases.served.http.post(CHAT, json=BODY) for _ in range(3)]
-    assert {answer.status_code for answer in plain} == {200}
-    releases.publish(releases.plain)
-    assert {answer.status_code for answer in releases.ask_all()} == {400}
-    releases.publish(releases.verifying)
-    assert {answer.status_code for answer in releases.ask_all()} == {200}

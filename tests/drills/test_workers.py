@@ -273,29 +273,3 @@ def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, tempo
     environment = {**os.environ, "TMPDIR": str(temporary)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert not {path.name for path in temporary.glob("switchcraft-*")}
-
-
-def test_forked_workers_end_with_a_killed_parent(config: Path, tmp_path: Path) -> None:
-    """No worker keeps another one's connection to the parent open, so all notice its end."""
-    with gateway(config, tmp_path) as served:
-        two_workers(served)
-        served.process.kill()
-        wait_until(lambda: not workers(served), "all workers have ended")
-
-
-def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) -> None:
-    """The command exits with status 1 and the reason, as without workers."""
-    tree = yaml.safe_load(config.read_text()) | {"router": {"default_policy": "none-such"}}
-    broken = tmp_path / "config.yaml"
-    broken.write_text(yaml.safe_dump(tree))
-    command = [sys.executable, "-m", "router_service.cli", "serve", "--config", str(broken)]
-    ended = subprocess.run(
-        [*command, "--port", str(free_port())],
-        capture_output=True,
-        timeout=START_TIMEOUT_S,
-        check=False,
-    )
-    assert ended.returncode == 1
-    last = ended.stderr.decode().splitlines()[-1]
-    assert last.startswith("switchcraft: ")
-    assert "router.default_policy" in last

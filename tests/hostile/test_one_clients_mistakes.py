@@ -259,23 +259,6 @@ def test_failures_of_several_clients_open_the_circuit_for_all() -> None:
         assert len(gateway.provider.seen) == before
 
 
-def test_total_timeout_opens_no_circuit() -> None:
-    """A client may ask for a long answer or read slowly, so the total timeout is no failure."""
-    with serve_gateway(has_keys=False, timeouts=Timeouts(total_s=0.4)) as gateway:
-        for _ in range(4):
-            text = gateway.ask("", stream=True, user="trickle").text
-            assert "upstream_timeout" in text
-        assert gateway.ask("").status_code == 200
-
-
-def test_idle_timeout_opens_the_circuit() -> None:
-    """An upstream that stops sending fails, even in the middle of an answer."""
-    with serve_gateway(has_keys=False, timeouts=Timeouts(idle_s=0.2)) as gateway:
-        for _ in range(2):
-            assert "upstream_timeout" in gateway.ask("", stream=True, user="silence").text
-        assert gateway.ask("").status_code == 503
-
-
 def test_one_client_does_not_hold_all_connections() -> None:
     """While an upstream hangs for one client, there is a connection for another one."""
 
@@ -300,18 +283,3 @@ def test_one_client_does_not_hold_all_connections() -> None:
         assert anyio.run(attack, gateway).status_code == 200
         wait_for(lambda: gateway.provider.hanging == 0, "all connections are free again")
         assert gateway.ask("attacker").status_code == 200
-
-
-def test_client_deadlines_are_no_failures_of_a_release() -> None:
-    """Otherwise a client could roll back a canary by impossible deadlines."""
-    with serve_gateway(has_keys=False) as gateway:
-        body = BODY | {"stream": True, "user": "trickle"}
-        for seconds in ("0.000001", "0.3"):
-            httpx.post(gateway.url + CHAT, json=body, headers={"x-request-timeout": seconds})
-        counted = 'switchcraft_request_seconds_count{release="stable"} 2.0'
-
-        def metrics() -> str:
-            return httpx.get(f"{gateway.url}/metrics").text
-
-        wait_for(lambda: counted in metrics(), "both requests are counted")
-        assert 'switchcraft_failed_requests_total{release="stable"} 0.0' in metrics()

@@ -59,14 +59,6 @@ def test_check_finds_nothing_that_stops_the_gateway(file: Path) -> None:
     assert {finding.subject for finding in failed} <= {"redis", "port"}, failed
 
 
-def test_page_names_each_setting_that_check_reports(file: Path) -> None:
-    """Whoever looks up a setting that `check` reports finds it on the page."""
-    settings = load_settings(file, os.environ)
-    reported = {each.where.rpartition(".")[2] for each in settings.unsupported}
-    named = {name for span in PAGE.inline_code for name in re.findall(r"\w+", span)}
-    assert not reported - named
-
-
 def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, router: Router) -> None:
     """Every name that the file gives to a chat model is answered, with and without `/v1`."""
     settings = without_redis(load_settings(file, os.environ))

@@ -90,19 +90,3 @@ def test_auto_and_variants_are_routed(client: openai.OpenAI) -> None:
         answer, model = ask(client, name, tools=TOOLS)
         assert model == "google/gemini-2.5-flash-lite"
         assert answer.choices[0].message.tool_calls
-
-
-def test_fallbacks_of_the_file_replace_models(client: openai.OpenAI, sandbox: Sandbox) -> None:
-    """If the model fails, the file's fallback answers."""
-    sandbox.set_faults("anthropic/claude-sonnet-4.5", "status=500")
-    try:
-        answer, model = ask(client, "anthropic/claude-sonnet-4.5")
-    finally:
-        sandbox.set_faults("anthropic/claude-sonnet-4.5", "")
-    assert answer.model == model == "openai/gpt-5-mini"
-
-
-def test_unknown_name_gets_the_list_of_names(client: openai.OpenAI) -> None:
-    """A model that the file does not have is an error that lists those that it has."""
-    with pytest.raises(openai.NotFoundError, match=r"openai/gpt-5-mini"):
-        ask(client, "meta-llama/llama-4-maverick")

@@ -6,14 +6,12 @@ import json
 import re
 
 import httpx
-import openai
 import pytest
 from playwright.sync_api import Page, expect
 
 from router_service.apis.conversation import Conversation, parse_conversation
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.router import Router
-from tests.bodies import ASK, TOOLS
 from tests.page.watching import choose_example, open_playground, tab_to
 
 
@@ -53,18 +51,6 @@ def walk(page: Page, shipped: Router, conversation: Conversation) -> list[str]:
     return arms
 
 
-@pytest.mark.parametrize(
-    ("name", "part"), [("Many tools", "tools"), ("Long conversation", "latest user turn")]
-)
-def test_cut_parts_are_marked(page: Page, name: str, part: str) -> None:
-    """The text shows where and how much was cut, and the legend shows it too."""
-    open_playground(page)
-    choose_example(page, name)
-    expect(page.locator("#packed .cut").first).to_contain_text("tokens cut")
-    expect(page.locator("#packed .cut", has_text=part)).to_be_visible()
-    expect(page.locator("#packed .legend .tag").first).to_be_visible()
-
-
 def test_every_example_is_routed(page: Page) -> None:
     """No example is refused."""
     open_playground(page)
@@ -100,41 +86,6 @@ def test_each_api_gets_the_same_choice_and_an_answer(page: Page, shipped: Router
     expect(page.locator("#answer .calls")).to_have_text(re.compile(r"^get_weather\(\{.*Oslo"))
     expect(page.locator("#answer dl")).to_contain_text(decision.arm)
     assert chosen_arm(page) == decision.arm
-
-
-def test_live_traffic_shows_a_clients_request(page: Page, origin: str) -> None:
-    """A request of the OpenAI client appears in the list, and its details open."""
-    page.goto("/ui#live")
-    with openai.OpenAI(base_url=f"{origin}/v1", api_key="any") as client:
-        raw = client.chat.completions.with_raw_response.create(
-            model="switchcraft", messages=ASK, tools=TOOLS
-        )
-    decision_id = raw.headers["x-switchcraft-decision-id"]
-    row = page.locator(f'#log tr[data-id="{decision_id}"]')
-    expect(row).to_contain_text(raw.headers["x-switchcraft-model"])
-    row.get_by_role("button").press("Enter")
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text(decision_id)
-    expect(dialog.get_by_role("table")).to_contain_text("(chosen)")
-    page.keyboard.press("Escape")
-    expect(dialog).to_be_hidden()
-    expect(row.get_by_role("button")).to_be_focused()
-
-
-def test_router_view_shows_measurements(page: Page, shipped: Router) -> None:
-    """It shows each model, and each measured policy in the plot and in a table."""
-    page.goto("/ui#router")
-    manifest = shipped.artifact.manifest
-    card = page.locator("#router-body")
-    expect(card).to_contain_text(f"{manifest.metrics['default_accuracy'].value:.1%} correct")
-    measured = len(manifest.frontier) + len(manifest.verified_frontier)
-    expect(card.locator(".dot")).to_have_count(measured)
-    card.locator("summary", has_text="measured policies").click()
-    rows = card.get_by_role("group", name="Measured policies").locator("tbody tr")
-    expect(rows).to_have_count(measured)
-    for arm in manifest.arms:
-        expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
-    expect(card).to_contain_text("CPU: model.int8.onnx by ONNX Runtime's CPUExecutionProvider")
 
 
 def test_docs_show_every_operation(page: Page, origin: str) -> None:

@@ -238,35 +238,6 @@ def test_key_is_rotated_and_revoked(tab: Page, gateway: Gateway) -> None:
     expect(open_account(tab, "rotated").get_by_role("button", name="Edit")).to_have_count(0)
 
 
-def test_complaints_are_at_their_fields(context: BrowserContext, gateway: Gateway) -> None:
-    """What the browser or the gateway refuses is said at the field, which gets the focus."""
-    gateway.create("keys", name="taken")
-    page = context.new_page()
-    open_list(page)
-    page.get_by_role("button", name="New key").click()
-    form = page.get_by_role("dialog")
-    form.get_by_label("Requests per minute").fill("0")
-    form.get_by_role("button", name="Create key").click()
-    expect(form.locator('[data-field="name"] .problem')).not_to_be_empty()
-    expect(form.locator('[data-field="requests_per_minute"] .problem')).not_to_be_empty()
-    expect(form.get_by_label("Name")).to_be_focused()
-    form.get_by_label("Name").fill("taken")
-    form.get_by_label("Requests per minute").fill("1")
-    form.get_by_role("button", name="Create key").click()
-    expect(form.locator('[data-field="name"] .problem')).to_contain_text("exists already")
-    form.get_by_label("Name").fill("other")
-    form.get_by_label("Team").fill("nobody")
-    form.get_by_role("button", name="Create key").click()
-    expect(form.locator('[data-field="team"] .problem')).to_contain_text("no team with the name")
-    expect(form.get_by_label("Team")).to_be_focused()
-    expect(form.locator('[data-field="name"] .problem')).to_be_empty()
-    form.get_by_label("Team").fill("")
-    form.get_by_label("All models").uncheck()
-    form.get_by_role("button", name="Create key").click()
-    expect(form.locator('[data-field="models"] .problem')).to_contain_text("at least one")
-    assert gateway.api.get("/admin/keys/other").status_code == 404
-
-
 def test_team_has_a_budget_bar_and_is_deleted_without_keys(
     context: BrowserContext, gateway: Gateway
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from router_service.serving.app import create_app
 from router_service.settings import ConversationSettings
@@ -49,37 +49,6 @@ def page(browser: Browser, gateway: str) -> Iterator[Page]:
         problems = Problems(tab)
         yield tab
         assert problems.found == []
-
-
-def opener(page: Page, decision_id: str) -> Locator:
-    """Return the button of a row of the list."""
-    return page.locator(f'#log tr[data-id="{decision_id}"]').get_by_role("button")
-
-
-def test_back_closes_a_dialog_and_forward_opens_it(page: Page, conversation: list[str]) -> None:
-    """The tab under it stays; closing it leaves no step in the history."""
-    page.goto("/ui#router")
-    page.get_by_role("tab", name="Live traffic").click()
-    dialog = page.get_by_role("dialog")
-    open_it = opener(page, conversation[0])
-    for close in (page.go_back, lambda: page.keyboard.press("Escape"), None):
-        open_it.click()
-        expect(dialog).to_contain_text(conversation[0])
-        expect(page).to_have_url(f"{page.url.partition('?')[0]}?open={conversation[0]}")
-        if close is None:
-            dialog.get_by_role("button", name="Close").click()
-        else:
-            close()
-        expect(dialog).to_be_hidden()
-        expect(page.locator("#live")).to_be_visible()
-        expect(open_it).to_be_focused()
-        expect(page).to_have_url(re.compile(r"/ui#live$"))
-    page.go_forward()
-    expect(dialog).to_contain_text(conversation[0])
-    page.go_back()
-    page.go_back()
-    expect(page.locator("#router")).to_be_visible()
-    expect(dialog).to_be_hidden()
 
 
 def test_verified_steps_can_be_walked_through(page: Page, conversation: list[str]) -> None:

@@ -142,21 +142,6 @@ def test_failed_candidate_shows_its_failure(page: Page) -> None:
     expect(page.locator("#verification")).to_contain_text("2 models asked, 1 without an answer.")
 
 
-def test_unverifiable_request_shows_the_reason(page: Page) -> None:
-    """The reason is shown before and after sending, with the policy that chooses instead."""
-    open_playground(page)
-    page.get_by_label("Responses", exact=True).check()
-    body = page.locator("#body").input_value().replace('"store": false,', "")
-    page.locator("#body").fill(body)
-    with page.expect_response(lambda response: "/api/explain" in response.url):
-        page.get_by_role("button", name="Route", exact=True).click()
-    page.get_by_label(VERIFY).check()
-    expect(page.locator("#verdict")).to_contain_text("cannot be verified")
-    expect(page.locator("#verdict")).to_contain_text("The policy default (theta=0.5) chooses one")
-    page.get_by_role("button", name="Send to model").click()
-    expect(page.locator("#verification")).to_contain_text("Not verified. The provider would store")
-
-
 def test_slider_covers_measured_prices(page: Page) -> None:
     """The slider moves over the prices, apart from the rules that choose one model."""
     open_playground(page)
@@ -173,22 +158,6 @@ def test_slider_covers_measured_prices(page: Page) -> None:
         expect(page.locator("#verdict .chosen")).to_have_text("small")
         expect(page.locator("#savings")).to_have_count(0)  # they depend on the answer
     assert seen == list(VERIFIED_POINTS)
-
-
-def test_live_traffic_shows_the_number_of_candidates(page: Page) -> None:
-    """The row says that the answer was verified; its details list the candidates without calls."""
-    open_playground(page)
-    page.get_by_label(VERIFY).check()
-    send(page)
-    page.get_by_role("tab", name="Live traffic").click()
-    row = page.locator("#log tbody tr").first
-    expect(row).to_contain_text("accepted by the verifier, 2 models asked")
-    row.get_by_role("button").click()
-    dialog = page.get_by_role("dialog")
-    candidates = dialog.locator(".steps tbody tr")
-    expect(candidates).to_have_count(2)
-    expect(candidates.first).to_contain_text("1 call")
-    expect(dialog).not_to_contain_text("get_weather")
 
 
 @pytest.mark.timeout(INSTALL_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -38,10 +37,7 @@ class Fault(StrEnum):
     CUT_EVENT = "an event that is cut off, with others after it"
     NO_OBJECT = "an event that is not an object"
     FOREIGN_EVENT = "an event of another API"
-    CORRUPT_GZIP = "compressed data that is corrupt"
-    SILENCE = "no further event"
     ERROR_BODY = "an error as JSON instead of a stream"
-    PAGE = "a web page instead of an answer"
 
     @property
     def status(self) -> int | None:
@@ -104,7 +100,7 @@ class Provider:
         path = scope["path"]
         dialect = next(each for each in APIS.of_upstreams if path.endswith(each.path))
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
-        connection = _Connection(receive, send)
+        connection = _Connection(send)
         try:
             asked = read(dialect, headers, json.loads(content), self._is_proof, self._is_lenient)
         except RejectedError as exc:
@@ -127,9 +123,6 @@ class Provider:
 async def _send(connection: _Connection, asked: ProviderRequest, reply: Reply, play: Play) -> None:
     """Send a reply with the fault that the script has for it."""
     dialect, fault = asked.dialect, play.fault
-    if fault is Fault.PAGE:
-        await connection.send(200, "text/html", [b"<html>Service maintenance</html>"])
-        return
     if fault is Fault.ERROR_BODY or (fault is not None and fault.status is not None):
         status = fault.status or 500
         if status == 529 and dialect is not apis.MESSAGES:
@@ -176,21 +169,12 @@ async def _send_broken(
         case Fault.FOREIGN_EVENT:
             other = apis.CHAT if dialect is apis.MESSAGES else apis.MESSAGES
             last = Reply(other, reply.model, reply.parts).events()
-        case Fault.CORRUPT_GZIP:
-            packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
-            packed = packer.compress(b"".join(begun)) + packer.flush(zlib.Z_SYNC_FLUSH)
-            parts = [packed, b"\xff corrupt"]
-            await connection.send(200, "text/event-stream", parts, encoding="gzip")
-            return
-    ends = fault not in (Fault.BROKEN_CONNECTION, Fault.SILENCE)
+    ends = fault is not Fault.BROKEN_CONNECTION
     await connection.send(200, "text/event-stream", [*begun, *last], ends=ends)
-    if fault is Fault.SILENCE:
-        await connection.wait_for_the_client()
 
 
 class _Connection:
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive = receive
+    def __init__(self, send: Send) -> None:
         self._send = send
 
     async def send(
@@ -200,22 +184,14 @@ class _Connection:
         parts: Sequence[bytes],
         *,
         ends: bool = True,
-        encoding: str | None = None,
     ) -> None:
         """Send an answer. If it does not end, the server breaks the connection."""
         headers = [(b"content-type", content_type.encode()), (b"request-id", b"req_upstream")]
-        if encoding is not None:
-            headers.append((b"content-encoding", encoding.encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         for part in parts:
             await self._send({"type": "http.response.body", "body": part, "more_body": True})
         if ends:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def wait_for_the_client(self) -> None:
-        """Return once the client has left."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
 
 
 ANTHROPIC_TYPES = {
