@@ -100,7 +100,7 @@ class CountedTokens(Response):
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
                 call.request = await read_by(self._read, request, body)
-                models = engine.releases.models_for(call.request.model, call.key)
+                models = engine.releases.stable.models_for(call.request.model, call.key)
                 counted = self._count(engine, call, native_models(models, endpoint.api))
                 name, status, headers, answer = await unless_client_leaves(receive, counted)
             except (ClientDisconnect, SwitchcraftError) as exc:

@@ -191,12 +191,12 @@ class RoutedAnswer(Response):
                 engine,
                 self._endpoint,
                 body,
-                key=call.key,
                 headers=PolicyHeaders(
                     grant.policy or asked_policy,
                     verified_goals=read_verified_goals(call.headers, verification, limits),
                     verified_budget=call.headers.get(VERIFIED_GOALS_HEADER) == "true",
                     is_granted=grant.policy is not None,
+                    key=call.key,
                     allowance=grant.allowance,
                 ),
                 session=read_session_header(call.headers),

@@ -27,8 +27,7 @@ from router_service.policies.names import DEFAULT
 from router_service.policies.registry import controls
 from router_service.predictor.model import Execution
 from router_service.requests.feedback import ClientFeedback
-from router_service.requests.planning import CLAUDE_PREFIX
-from router_service.requests.trials import Releases
+from router_service.requests.planning import CLAUDE_PREFIX, Planner
 from router_service.runtime.gateway import Gateway
 from router_service.runtime.reloading import ReloadFailure, ReloadReport
 from router_service.telemetry.metrics import CONTENT_TYPE
@@ -182,15 +181,15 @@ async def list_models(request: Request) -> CodexModelList | ModelList | Anthropi
     The format is Anthropic's if the request has the header `anthropic-version`, and Codex's if the
     query has `client_version`.
     """
-    releases, key = gateway_of(request).engine.releases, call_of(request).key
-    names = releases.names_for(key)
+    planner, key = gateway_of(request).engine.releases.stable, call_of(request).key
+    names = planner.names_for(key)
     if not _speaks_messages(request):
         cards = [ModelCard(id=name) for name in names]
         if "client_version" not in request.query_params:
             return ModelList(data=cards)
         models = []
         for place, name in enumerate(names):
-            window = releases.limits_for(name, key).context_window_tokens
+            window = planner.limits_for(name, key).context_window_tokens
             models.append(
                 CodexModel(
                     slug=name,
@@ -202,9 +201,9 @@ async def list_models(request: Request) -> CodexModelList | ModelList | Anthropi
             )
         return CodexModelList(data=cards, models=models)
     aliases = {f"{CLAUDE_PREFIX}{name}": name for name in names}
-    aliases = {alias: name for alias, name in aliases.items() if releases.unalias(alias) == name}
+    aliases = {alias: name for alias, name in aliases.items() if planner.unalias(alias) == name}
     listed = [
-        _anthropic_model(releases, key, shown, name)
+        _anthropic_model(planner, key, shown, name)
         for shown, name in (*aliases.items(), *zip(names, names, strict=True))
     ]
     ids = [model.id for model in listed]
@@ -219,8 +218,8 @@ def _speaks_messages(request: Request) -> bool:
     return "anthropic-version" in request.headers or agent.startswith(("claude-code", "claude-cli"))
 
 
-def _anthropic_model(releases: Releases, key: Key, shown: str, name: str) -> AnthropicModel:
-    limits = releases.limits_for(name, key)
+def _anthropic_model(planner: Planner, key: Key, shown: str, name: str) -> AnthropicModel:
+    limits = planner.limits_for(name, key)
     return AnthropicModel(
         id=shown,
         display_name=name,
@@ -232,15 +231,15 @@ def _anthropic_model(releases: Releases, key: Key, shown: str, name: str) -> Ant
 @routes.get("/v1/models/{model:path}", tags=[DECISIONS], summary="Get a model")
 async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     """Return one model; its name may contain slashes, or match one of `router.aliases`."""
-    releases, key = gateway_of(request).engine.releases, call_of(request).key
-    name, allowed = releases.unalias(model), releases.names_for(key)
-    if not releases.has_name(name):
+    planner, key = gateway_of(request).engine.releases.stable, call_of(request).key
+    name, allowed = planner.unalias(model), planner.names_for(key)
+    if not planner.has_name(name):
         patterns = gateway_of(request).engine.pool.models.patterns
         raise ModelNotFoundError(model[:200], (*allowed, *patterns))
-    if not releases.may_name(key, name):
+    if not planner.may_name(key, name):
         raise ModelNotAllowedError(model[:200], allowed)
     if _speaks_messages(request):
-        return _anthropic_model(releases, key, model, name)
+        return _anthropic_model(planner, key, model, name)
     return ModelCard(id=model)
 
 

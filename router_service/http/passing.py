@@ -119,7 +119,7 @@ async def stored_response(request: Request, response_id: str) -> Response:
     async def holder(engine: Engine) -> Model:
         held = await gateway.held.fetch(response_id)
         sees = engine.viewer(key).sees(held)
-        found = engine.releases.pool_for(key).holder(held) if sees else None
+        found = engine.releases.stable.pool_for(key).holder(held) if sees else None
         if found is None:
             raise ResponseNotFoundError(response_id[:200])
         return found
@@ -155,7 +155,7 @@ async def other(request: Request) -> Response:
         if model is None:
             path, served = request.scope["path"][:200], request.app.state.served
             raise NotServedError(request.method, path, served)
-        engine.releases.check_model(call_of(request).key, model.name)
+        engine.releases.stable.check_model(call_of(request).key, model.name)
         await _check_owner(gateway, engine, request, named)
         return model
 

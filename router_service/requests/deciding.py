@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
-from router_service.access.key import NO_KEY, Key
 from router_service.apis.conversation import decode_object
 from router_service.apis.references import find_references
 from router_service.core.resources import StageName, Timer
@@ -31,7 +29,6 @@ async def plan_request(  # noqa: PLR0913
     endpoint: Endpoint,
     body: bytes,
     *,
-    key: Key = NO_KEY,
     headers: PolicyHeaders = NO_HEADERS,
     session: str | None = None,
     timer: Timer | None = None,
@@ -39,9 +36,9 @@ async def plan_request(  # noqa: PLR0913
     """Parse a request body, predict, choose, and return the plan.
 
     Only the model's prediction and the parsing of large bodies run in a thread. So a small request
-    that names its model, or whose prediction is cached, needs no thread. `key` is the client's API
-    key, `headers` say which policy it wants, and `session` names the conversation. `timer` gets
-    the duration of each step.
+    that names its model, or whose prediction is cached, needs no thread. `headers` say which policy
+    the client wants and have its API key, and `session` names the conversation. `timer` gets the
+    duration of each step.
 
     Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, ModelNotAllowedError,
     PolicyError, PolicyNotAllowedError, NoCapableModelError, ResponseNotFoundError or
@@ -49,9 +46,8 @@ async def plan_request(  # noqa: PLR0913
     """
     started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)
-    releases, viewer = engine.releases, engine.viewer(key)
-    if key.is_restricted:
-        headers = replace(headers, key=key)
+    releases, key = engine.releases, headers.key
+    viewer = engine.viewer(key)
 
     def prepare(*, in_thread: bool) -> Plan:
         """Return the plan with its prediction, which is computed only in a thread."""

@@ -86,7 +86,7 @@ class PolicyHeaders:
     is_granted: bool = False
     """Whether admission chose the policy. If false, the client chose it."""
     key: Key = NO_KEY
-    """The key, if it may use only some models or policies."""
+    """The client's API key."""
     allowance: Allowance | None = None
     """What the budgets of the client's key allow; None without a budget."""
 

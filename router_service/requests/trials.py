@@ -20,23 +20,14 @@ class Releases:
         trial: CanaryTrial | None = None,
     ) -> None:
         """Plan with the stable planner, and with a canary's, `tried`, for its share in `trial`."""
-        self._stable = stable
+        self.stable = stable
         self._tried = tried
         self.trial = trial
-        self.names = stable.names
-        self.names_for = stable.names_for
-        self.has_name = stable.has_name
-        self.may_name = stable.may_name
-        self.check_model = stable.check_model
-        self.unalias = stable.unalias
-        self.limits_for = stable.limits_for
-        self.models_for = stable.models_for
-        self.pool_for = stable.pool_for
 
     @property
     def planners(self) -> tuple[Planner, ...]:
         """The planners of all releases."""
-        return (self._stable,) if self._tried is None else (self._stable, self._tried)
+        return (self.stable,) if self._tried is None else (self.stable, self._tried)
 
     @property
     def routers(self) -> frozenset[Router]:
@@ -49,10 +40,10 @@ class Releases:
         If the canary fails, for example because it lacks the policy, the stable release decides.
         """
         trial, tried = self.trial, self._tried
-        if trial is None or tried is None or self._stable.find_named(request) is not None:
-            return self._stable.prepare(request, headers)
+        if trial is None or tried is None or self.stable.find_named(request) is not None:
+            return self.stable.prepare(request, headers)
         if not trial.takes(request.conversation.opening):
-            plan = self._stable.prepare(request, headers)
+            plan = self.stable.prepare(request, headers)
             plan.trial = trial
             return plan
         try:
@@ -61,7 +52,7 @@ class Releases:
             return self._without_canary(request, headers)
         # Requests that are not routed get the stable release's prices and chat model.
         if not plan.arms:
-            return self._stable.prepare(request, headers)
+            return self.stable.prepare(request, headers)
         plan.trial, plan.track = trial, Track.CANARY
         return plan
 
@@ -73,10 +64,10 @@ class Releases:
         plan.planner.predict(plan, timer)
         if plan.prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
             plan = self._without_canary(plan.request, plan.policy_headers)
-            self._stable.predict(plan, timer)
+            self.stable.predict(plan, timer)
         return plan
 
     def _without_canary(self, request: ParsedRequest, headers: PolicyHeaders) -> Plan:
-        plan = self._stable.prepare(request, headers)
+        plan = self.stable.prepare(request, headers)
         plan.trial, plan.track, plan.canary_failed = self.trial, Track.CANARY, True
         return plan

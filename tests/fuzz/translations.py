@@ -86,6 +86,7 @@ def check_request(client: Api, body: bytes) -> Request | None:
     """Check that a body is refused with a reason, or written for each API that can express it."""
     try:
         parsed = parse_request(ENDPOINTS[client], body)
+        parsed.read_content()
         value = loads_exactly(parsed.body.with_model("m"))
         request = read_request(value, client)
     except InvalidRequestError as exc:

@@ -158,9 +158,10 @@ def request_steps(dialect: Api, body: dict[str, Json]) -> Iterator[Step]:
         .encode()
     )
     endpoint, body = ENDPOINTS[dialect], loads_exactly(text)
-    yield "parse", lambda: parse_request(endpoint, text)
+    yield "parse", lambda: parse_request(endpoint, text).read_content()
     try:
         parsed = parse_request(endpoint, text)
+        parsed.read_content()
     except InvalidRequestError:
         return
     conversation = parsed.conversation
