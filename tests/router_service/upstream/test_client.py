@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from router_service.apis.chat.api import CHAT
@@ -185,26 +183,23 @@ def test_error_is_never_a_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected_s"),
+    ("headers", "expected_s"),
     [
-        (b"retry-after", b"7", 7.0),
-        (b"retry-after", b" 0.25 ", 0.25),
-        (b"retry-after", b"Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
-        (b"retry-after", b"99999999999", MAX_RETRY_AFTER_S),
-        (b"retry-after", b"Fri, 31 Dec 9999 23:59:59 -2359", MAX_RETRY_AFTER_S),
-        (b"retry-after-ms", b"1500", 1.5),
-        (b"retry-after-ms", b"9" * 64, MAX_RETRY_AFTER_S),
+        ({b"retry-after": b" 0.25 "}, 0.25),
+        ({b"retry-after": b"Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({b"retry-after": b"99999999999"}, MAX_RETRY_AFTER_S),
+        ({b"retry-after": b"Fri, 31 Dec 9999 23:59:59 -2359"}, MAX_RETRY_AFTER_S),
+        ({b"retry-after-ms": b"9" * 64}, MAX_RETRY_AFTER_S),
+        ({b"retry-after": b"2", b"retry-after-ms": b"1500"}, 1.5),
+        ({b"retry-after": b"2", b"retry-after-ms": b"nan"}, 2),
     ],
 )
-def test_seconds_and_dates_are_read(name: bytes, value: bytes, expected_s: float) -> None:
-    """Seconds, milliseconds and dates are read as waits from now of at most a day."""
-    assert read_retry_after({name: value}) == expected_s
+def test_seconds_and_dates_are_read(headers: dict[bytes, bytes], expected_s: float) -> None:
+    """Seconds, milliseconds and dates are read as waits from now of at most a day.
 
-
-def test_milliseconds_are_preferred_if_they_can_be_read() -> None:
-    """OpenAI sends both headers. The exact one counts, unless it cannot be read."""
-    assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"1500"}) == 1.5
-    assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"nan"}) == 2
+    OpenAI sends both headers. The exact one counts, unless it cannot be read.
+    """
+    assert read_retry_after(headers) == expected_s
 
 
 @pytest.mark.parametrize("value", WAITS)
@@ -212,12 +207,3 @@ def test_milliseconds_are_preferred_if_they_can_be_read() -> None:
 def test_unreadable_waits_are_ignored(name: bytes, value: bytes) -> None:
     """An unreadable value counts as no wait."""
     assert read_retry_after({name: value}) is None
-
-
-@given(st.binary(max_size=80))
-@example(b"Mon, 01 Jan 0001 00:00:00 +2359")
-def test_no_value_raises(value: bytes) -> None:
-    """Every header value is read as a wait within the limit, or as none."""
-    for name in (b"retry-after", b"retry-after-ms"):
-        wait_s = read_retry_after({name: value})
-        assert wait_s is None or 0 <= wait_s <= MAX_RETRY_AFTER_S
