@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.sandbox.messages import SIGNATURE
 from router_service.sandbox.provider import run_in_thread
 from router_service.serving.app import create_app
 from router_service.settings import Settings
@@ -113,17 +112,3 @@ def test_unknown_signature_is_removed_after_a_refusal(http: httpx.Client, sandbo
         assert sent_types(sandbox) == ["tool_use"]
         asked.append(sandbox.stats()["requests"])
     assert [after - before for before, after in pairwise(asked)] == [2, 1]
-
-
-def test_conversation_may_switch_between_apis(http: httpx.Client, sandbox: Sandbox) -> None:
-    """A turn of a chat model does not lose the thinking of the turns before it."""
-    turns = next_turns(answer(http, "large").json()["content"])
-    middle = answer(http, "small", *turns)
-    assert middle.status_code == 200, middle.text
-    asked = json.loads(sandbox.last_body())["messages"]
-    assert SIGNATURE not in json.dumps(asked)
-    turns += [{"role": "assistant", "content": middle.json()["content"]}]
-    turns += [{"role": "user", "content": "And now?"}]
-    last = answer(http, "large", *turns)
-    assert last.status_code == 200, last.text
-    assert sent_types(sandbox)[:2] == ["thinking", "tool_use"]

@@ -124,32 +124,6 @@ async def test_deployments_with_the_same_id_keep_their_own_headers(sandbox: Sand
     assert (sent) == [None, "k", None]
 
 
-def test_cookies_are_not_kept() -> None:
-    """A cookie that an answer sets is not sent with the next request."""
-    received: list[bytes] = []
-
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.append(await reader.readuntil(b"\r\n\r\n"))
-        head = b"HTTP/1.1 200 OK\r\nset-cookie: who=first\r\nconnection: close\r\n"
-        writer.write(head + b"content-length: 2\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
-
-    async def exchange() -> None:
-        server = await asyncio.start_server(play, "127.0.0.1", 0)
-        deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        client = UpstreamClient(max_connections=5)
-        for _ in range(2):
-            with await client.send(deployment, outgoing(deployment)) as answer:
-                assert await whole(answer) == b"{}"
-        await client.aclose()
-        server.close()
-
-    asyncio.run(exchange())
-    assert len(received) == 2
-    assert b"cookie" not in received[1].lower()
-
-
 @pytest.mark.parametrize("base_url", ["http://127.0.0.1:99999/v1", "http://a..b/v1"])
 def test_invalid_address_counts_as_unreachable(base_url: str) -> None:
     """The first request reports it, and other models can answer instead."""
