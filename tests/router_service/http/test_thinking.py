@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from router_service.sandbox.provider import run_in_thread
-from router_service.serving.app import create_app
-from router_service.settings import Settings
 from tests import apis
+from tests.answering import settings_of
 from tests.fakes import PROBABILITIES, FakeRouter
+from tests.gateways import gateway_client
 from tests.router_service.http.test_messages_api import ASKED, MESSAGES
-from tests.serving import ONE_TRY, Sandbox, served
+from tests.serving import ONE_TRY, Sandbox
 
 THINKS: dict[str, Any] = ASKED | {"thinking": {"type": "adaptive"}}
 
@@ -30,29 +30,13 @@ def other() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def http(sandbox: Sandbox, other: Sandbox) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway: `small` speaks chat, the others Messages at two providers."""
-    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES), upstreams=ONE_TRY)
-    places = {
-        "small": (sandbox.base_url, apis.CHAT),
-        "medium": (other.base_url, apis.MESSAGES),
-        "large": (sandbox.base_url, apis.MESSAGES),
-    }
-    models = tuple(
-        model.model_copy(
-            update={
-                "deployments": (
-                    model.deployments[0].model_copy(update={"base_url": url, "apis": (dialect,)}),
-                )
-            }
-        )
-        for model in settings.models
-        for url, dialect in (places[model.name],)
-    )
-    settings = settings.model_copy(update={"models": models})
-    with (
-        served(create_app(settings, FakeRouter())) as url,
-        httpx.Client(base_url=url, timeout=10) as client,
-    ):
+    """Yield a client of a gateway whose models speak Messages, `medium` at another provider."""
+    settings = settings_of(sandbox.base_url, dict.fromkeys(PROBABILITIES, apis.MESSAGES), ONE_TRY)
+    small, medium, large = settings.models
+    place = medium.deployments[0].model_copy(update={"base_url": other.base_url})
+    medium = medium.model_copy(update={"deployments": (place,)})
+    settings = settings.model_copy(update={"models": (small, medium, large)})
+    with gateway_client(settings, FakeRouter()) as client:
         yield client
 
 
