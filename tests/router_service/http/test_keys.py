@@ -160,6 +160,12 @@ def test_one_policy_of_the_router_may_be_allowed_by_its_name(gateway: KeyedGatew
         assert code_of(ask(gateway, secret, model, **headers)) == "model_not_allowed"
 
 
+def test_a_key_without_an_existing_model_cannot_use_the_router(gateway: KeyedGateway) -> None:
+    """The router has no model to choose for it."""
+    secret = gateway.add_key("gone", models=["switchcraft", "gone"])
+    assert code_of(ask(gateway, secret, "switchcraft")) == "model_not_allowed"
+
+
 def test_lists_of_models_have_what_a_key_may_name(gateway: KeyedGateway) -> None:
     """So have single models; other ones are refused, and unknown ones are not found."""
     secret = gateway.add_key(
