@@ -297,6 +297,14 @@ async def test_connection_is_reused_after_a_whole_answer() -> None:
     assert ([*seen, connections]) == [1, 2]
 
 
+@pytest.mark.parametrize("late", [b"", OK])
+async def test_stale_connections_are_not_reused(late: bytes) -> None:
+    """A connection that was closed, or that received unexpected bytes, serves no other request."""
+    async with upstream(answering(OK + late)) as url, transport_of(url) as transport:
+        for _ in range(3):
+            assert await whole(transport, await transport.send(outbound(url))) == b"{}"
+
+
 def test_waits_for_connections_and_writes_time_out() -> None:
     """Timeouts apply if all connections are in use, or if the upstream stops reading a body."""
 
