@@ -84,18 +84,6 @@ def converse_event(name: str, value: Mapping[str, Any]) -> bytes:
     )
 
 
-def exception_message(name: str, message: str) -> bytes:
-    """Return an exception within a stream."""
-    return event_message(
-        {
-            ":exception-type": name,
-            ":content-type": "application/json",
-            ":message-type": "exception",
-        },
-        json.dumps({"message": message}).encode(),
-    )
-
-
 @dataclass
 class Asked:
     """A request that Bedrock has accepted."""

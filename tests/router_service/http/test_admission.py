@@ -22,6 +22,7 @@ from router_service.serving.app import create_app
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
+from tests.gateways import metric
 from tests.serving import WAIT_S, Sandbox, scripted, served, wait_for
 
 HANG = {"x-sandbox": "hang"}
@@ -66,11 +67,10 @@ def hanging(url: str, count: int, headers: dict[str, str] | None = None) -> Iter
         thread.join(10)
 
 
-def in_flight(url: str, headers: dict[str, str] | None = None) -> float:
+def in_flight(url: str) -> float:
     """Return the gateway's own count of requests in flight."""
-    lines = httpx.get(f"{url}/metrics", headers=headers).text.splitlines()
-    (line,) = [line for line in lines if line.startswith("switchcraft_requests_in_flight ")]
-    return float(line.split()[1])
+    with httpx.Client(base_url=url) as http:
+        return metric(http, "switchcraft_requests_in_flight ")
 
 
 def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None:

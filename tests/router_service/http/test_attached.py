@@ -12,20 +12,13 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import carry_attached, read_attached, without_attached
 from router_service.apis.parts import ToolUse
-from tests import apis
-from tests.answering import Peers, settings_of
-from tests.bodies import ASK, BODY, CHAT, TOOLS
-from tests.fakes import PROBABILITIES, FakeRouter
-from tests.gateways import gateway_client
-from tests.serving import ONE_TRY, served
+from tests.answering import Peers
+from tests.bodies import ASK, TOOLS
+from tests.router_service.http.scripted import Script, whole
 
 SIGNATURE = "CpcBAdHtim9" + random.Random(1).randbytes(1500).hex() + "0aB+/=="
 EXTRA: Any = {"google": {"thought_signature": SIGNATURE}}
@@ -184,26 +177,17 @@ def test_chat_clients_keep_it_themselves(it: Peers) -> None:
         assert (SIGNATURE.encode() in it.upstream.bodies[-1]) == (model == "small")
 
 
-def test_refused_attachment_is_removed() -> None:
+def test_refused_attachment_is_removed(script: Script) -> None:
     """A server that does not know the field is asked again without it, and then never with it."""
-    bodies: list[bytes] = []
-
-    async def answer(request: Request) -> Response:
-        bodies.append(await request.body())
-        if b'"extra_content"' in bodies[-1]:
-            problem = "property 'tool_calls[0].extra_content' is unsupported"
-            return JSONResponse({"error": {"message": problem}}, 400)
-        return Response(chat_answer(DONE, stream=False), media_type="application/json")
-
+    problem = b'{"error":{"message":"property \'tool_calls[0].extra_content\' is unsupported"}}'
+    script.play(whole(problem, 400), whole(chat_answer(DONE, stream=False)))
     message = calls_of_gemini()
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
         for call in message["tool_calls"]
     ]
-    body = BODY | {"model": "small", "messages": [*ASK, message, *results]}
-    with served(Starlette(routes=[Route(CHAT, answer, methods=["POST"])])) as url:
-        settings = settings_of(f"{url}/v1", dict.fromkeys(PROBABILITIES, apis.CHAT), ONE_TRY)
-        with gateway_client(settings, FakeRouter()) as http:
-            answers = [http.post(CHAT, json=body) for _ in range(2)]
-    assert [response.status_code for response in answers] == [200, 200]
-    assert [b'"extra_content"' in body for body in bodies] == [True, False, False]
+    for _ in range(2):
+        response = script.ask(messages=[*ASK, message, *results], tools=TOOLS, stream=False)
+        assert response.status_code == 200
+    sent = [b'"extra_content"' in body for _, body in script.upstream.asked]
+    assert sent == [True, False, False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from typing import get_args
@@ -18,7 +17,6 @@ from router_service.policies.verified import Verified
 from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests import apis
-from tests.attacks import BROKEN_JSON
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
@@ -41,14 +39,7 @@ def error_of(response: httpx.Response) -> dict[str, str | None]:
 @pytest.mark.parametrize(
     ("body", "status", "param", "code"),
     [
-        *(
-            pytest.param(body, 400, None, "invalid_json", id=name)
-            for name, body in BROKEN_JSON.items()
-        ),
-        (b"[]", 400, None, "invalid_type"),
-        (b'{"messages":[{}]}', 400, "model", "missing_required_parameter"),
         (b'{"model":3,"messages":[{}]}', 400, "model", "invalid_type"),
-        (b'{"model":"switchcraft"}', 400, "messages", "missing_required_parameter"),
         (b'{"model":"switchcraft","messages":[]}', 400, "messages", "empty_array"),
         (b'{"model":"switchcraft","messages":[{}],"tools":{}}', 400, "tools", "invalid_type"),
         (b'{"model":"switchcraft","messages":[{}],"stream":1}', 400, "stream", "invalid_type"),
@@ -59,7 +50,6 @@ def error_of(response: httpx.Response) -> dict[str, str | None]:
             "tools[0].parameters",
             "schema_too_deep",
         ),
-        (b'{"model":"gpt-9","messages":[{}]}', 404, "model", "model_not_found"),
         (b'{"model":"switchcraft:none","messages":[{}]}', 400, "model", "invalid_policy"),
         (b'{"model":"\\ud83d\\ude00","messages":[{}]}', 404, "model", "model_not_found"),
     ],
@@ -101,14 +91,6 @@ def test_body_at_the_limit_is_accepted(small_url: str) -> None:
     body = json.dumps(BODY).encode()
     body += b" " * (LIMIT_BYTES - len(body))
     assert httpx.post(small_url + CHAT, content=body).status_code == 200
-
-
-def test_compressed_bodies_are_refused(http: httpx.Client) -> None:
-    """A compressed body gets 415, and the error says what to do."""
-    body = gzip.compress(json.dumps(BODY).encode())
-    response = http.post(CHAT, content=body, headers={"content-encoding": "gzip"})
-    assert response.status_code == 415
-    assert "content-encoding" in (error_of(response)["message"] or "")
 
 
 class BrokenRouter(FakeRouter):

@@ -119,6 +119,7 @@ def test_most_accurate_model_answers_unfamiliar_requests(sandbox: Sandbox) -> No
         ({"unfamiliar": "quality"}, FAR, "switchcraft", None, "quality (theta=0.8)"),
         ({"unfamiliar_below": 0.01}, 0.03, "switchcraft", None, "theta=0.5"),
         ({}, 0.03, "switchcraft", None, "best (theta=1)"),
+        ({}, 0.05, "switchcraft", None, "theta=0.5"),  # at the limit
     ],
 )
 def test_only_the_default_policy_is_replaced_far_below_the_limit(
@@ -135,7 +136,7 @@ def test_only_the_default_policy_is_replaced_far_below_the_limit(
     with gateway_client(sandbox_settings(sandbox.base_url, **section), router) as http:
         response = ask(http, model, **headers)
     assert response.headers["x-switchcraft-policy"] == used
-    assert "is unlike" in response.headers["x-switchcraft-why"]
+    assert ("is unlike" in response.headers["x-switchcraft-why"]) is (familiarity < 0.05)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,13 @@ def test_one_policy_of_the_router_may_be_allowed_by_its_name(gateway: KeyedGatew
         assert code_of(ask(gateway, secret, model, **headers)) == "model_not_allowed"
 
 
+def test_a_key_without_an_existing_model_cannot_use_the_router(gateway: KeyedGateway) -> None:
+    """Without any model on its list, the router may choose every model for a key."""
+    for models, status in ((["switchcraft"], 200), (["switchcraft", "any/*"], 403)):
+        secret = gateway.add_key(f"routed-{len(models)}", models=models)
+        assert ask(gateway, secret, "switchcraft").status_code == status
+
+
 def test_lists_of_models_have_what_a_key_may_name(gateway: KeyedGateway) -> None:
     """So have single models; other ones are refused, and unknown ones are not found."""
     secret = gateway.add_key(

@@ -406,6 +406,9 @@ def test_errors_and_repeated_calls_are_evidence(full: LoggingGateway) -> None:
     talk = Talk(full, "Errors")
     for arguments, result in ((OSLO, None), (OSLO, ERROR), (OSLO, "7 degrees"), (OSLO, "8")):
         talk.turn(arguments, result)
+        if result == ERROR:  # the client sends the request again
+            del talk.messages[-1]
+            talk.turn(arguments)
     assert talk.evidence() == [(talk.decisions[0], "tool_error")]
     assert full.metric(series, bearer()) == before + 1
     talk = Talk(full, "Repetitions")
@@ -417,6 +420,16 @@ def test_errors_and_repeated_calls_are_evidence(full: LoggingGateway) -> None:
     talk.turn(OSLO, ERROR)
     talk.turn(OSLO, ERROR, model="small")
     assert talk.evidence() == [(talk.decisions[1], "tool_error")]
+
+
+def test_evidence_is_opt_in(plain: LoggingGateway) -> None:
+    """Without the setting, nothing is searched."""
+    talk = Talk(plain, "Opt-in")
+    talk.turn(OSLO)
+    talk.turn(OSLO, ERROR)
+    plain.decisions(1)
+    assert talk.evidence() == []
+    assert plain.metric('weak_evidence_total{arm="medium",kind="tool_error"}') == 0
 
 
 def test_other_keys_cannot_give_evidence(full: LoggingGateway) -> None:

@@ -13,16 +13,14 @@ import pytest
 from router_service.apis.capabilities import Capabilities
 from router_service.core.errors import ConfigError
 from router_service.serving.app import create_app
-from router_service.settings import (
-    Settings,
-)
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter
 from tests.gateways import (
     gateway_client,
     sandbox_settings,
 )
-from tests.serving import ONE_TRY, Sandbox, scripted
+from tests.router_service.http.scripted import Script, whole
+from tests.serving import ONE_TRY, Sandbox
 
 MESSAGES = "/v1/messages"
 TOOL: Any = {
@@ -203,22 +201,18 @@ IMAGE: Any = {
         (500, REFUSED),
         (400, REFUSED | {"error": {"type": "invalid_request_error", "message": "no counting"}}),
         (200, {"input_tokens": 0}),
-        (200, {"type": "message"}),
     ],
 )
-def test_tokens_are_estimated_if_the_upstream_refuses(status: int, refusal: object) -> None:
+def test_tokens_are_estimated_if_the_upstream_refuses(
+    script: Script, status: int, refusal: object
+) -> None:
     """Many servers with this API cannot count. Every image and document counts, too."""
-    body = json.dumps(refusal).encode()
-    head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\nconnection: close\r\n" % status
-    with (
-        scripted(head + b"content-length: %d\r\n\r\n%b" % (len(body), body)) as url,
-        gateway_client(Settings.sandbox(url, ["small"]), FakeRouter()) as http,
-    ):
-        counts = []
-        for content in ("Hi", [IMAGE], [IMAGE, IMAGE]):
-            sent = {"model": "small", "messages": [{"role": "user", "content": content}]}
-            answer = http.post(f"{MESSAGES}/count_tokens", json=sent)
-            assert answer.status_code == 200, answer.text
-            assert answer.headers["x-switchcraft-estimated"] == "true"
-            counts.append(answer.json()["input_tokens"])
+    script.play(whole(json.dumps(refusal).encode(), status))
+    counts = []
+    for content in ("Hi", [IMAGE], [IMAGE, IMAGE]):
+        sent = {"model": "messages", "messages": [{"role": "user", "content": content}]}
+        answer = script.http.post(f"{MESSAGES}/count_tokens", json=sent)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-switchcraft-estimated"] == "true"
+        counts.append(answer.json()["input_tokens"])
     assert 0 < counts[0] < 100 < counts[1] < counts[2]

@@ -12,12 +12,13 @@ import pytest
 from router_service.serving.app import create_app
 from router_service.settings import Settings
 from router_service.settings.litellm import ModelInfo
-from router_service.settings.values import Deployment
 from tests import apis
-from tests.apis import APIS, Api
+from tests.answering import settings_of
+from tests.apis import APIS
 from tests.fakes import PROBABILITIES, FakeRouter
+from tests.gateways import gateway_client
 from tests.lines_api import LINES
-from tests.serving import Sandbox, served
+from tests.serving import ONE_TRY, Sandbox
 
 TOOL = {
     "name": "get_weather",
@@ -44,22 +45,12 @@ def registered() -> Iterator[None]:
         APIS.unregister(LINES)
 
 
-@pytest.fixture(params=["chat", "responses", "messages"])
-def http(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway whose models all speak one of the other APIs."""
-    upstream: Api = APIS.named(request.param)
-    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES))
-    models = tuple(
-        model.model_copy(update={"deployments": (_speaking(model.deployments[0], upstream),)})
-        for model in settings.models
-    )
-    app = create_app(settings.model_copy(update={"models": models}), FakeRouter())
-    with served(app) as url, httpx.Client(base_url=url, timeout=20) as client:
+@pytest.fixture(scope="module")
+def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client of a gateway each of whose models speaks one of the other APIs."""
+    speakers = dict(zip(PROBABILITIES, (apis.CHAT, apis.RESPONSES, apis.MESSAGES), strict=True))
+    with gateway_client(settings_of(sandbox.base_url, speakers, ONE_TRY), FakeRouter()) as client:
         yield client
-
-
-def _speaking(deployment: Deployment, api: Api) -> Deployment:
-    return deployment.model_copy(update={"apis": (api,)})
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
@@ -68,9 +59,15 @@ def events(data: bytes) -> list[dict[str, Any]]:
     return [orjson.loads(part[6:]) for part in parts if part.startswith(b"data: ")]
 
 
-def test_a_request_is_routed_and_its_answer_is_translated(http: httpx.Client) -> None:
-    """The router reads the lines, and the upstream's call comes back as a line."""
-    response = http.post("/v1/lines", json=BODY)
+POLICIES = ("economy", "default", "quality")
+"""Each leads to another model, which speaks another API."""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_request_is_routed_and_its_answer_is_translated(http: httpx.Client, policy: str) -> None:
+    """The router reads the lines, and the upstream's call comes back as a line or in events."""
+    headers = {"x-switchcraft-policy": policy}
+    response = http.post("/v1/lines", json=BODY, headers=headers)
     assert response.status_code == 200, response.text
     assert response.headers["x-switchcraft-reason"] == "threshold"
     answer = response.json()
@@ -80,22 +77,18 @@ def test_a_request_is_routed_and_its_answer_is_translated(http: httpx.Client) ->
     assert line["call"]["name"] == "get_weather"
     assert isinstance(orjson.loads(line["call"]["arguments"]), dict)
     assert answer["tokens"]["read"] > 0
+    sent = http.post("/v1/lines", json={**BODY, "stream": True}, headers=headers)
+    streamed = events(sent.content)
+    assert [streamed[0]["kind"], streamed[-1]["kind"]] == ["begin", "end"]
+    arguments = "".join(event["add"] for event in streamed if event["kind"] == "arguments")
+    assert arguments == line["call"]["arguments"]
+    assert streamed[-1]["tokens"]["written"] == answer["tokens"]["written"]
 
     result = {"by": "tool", "of": line["call"]["id"], "text": "Rain."}
     lines = [*BODY["lines"], {"by": "model", **line}, result]
-    further = http.post("/v1/lines", json={**BODY, "lines": lines}).json()
+    further = http.post("/v1/lines", json={**BODY, "lines": lines}, headers=headers).json()
     assert further["why"] == "done"
     assert "sandbox" in further["lines"][0]["text"]
-
-
-def test_a_stream_is_translated(http: httpx.Client) -> None:
-    """The events give the same call as the whole answer."""
-    whole = http.post("/v1/lines", json=BODY).json()
-    streamed = events(http.post("/v1/lines", json={**BODY, "stream": True}).content)
-    assert [streamed[0]["kind"], streamed[-1]["kind"]] == ["begin", "end"]
-    arguments = "".join(event["add"] for event in streamed if event["kind"] == "arguments")
-    assert arguments == whole["lines"][0]["call"]["arguments"]
-    assert streamed[-1]["tokens"]["written"] == whole["tokens"]["written"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

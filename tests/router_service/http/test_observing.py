@@ -252,7 +252,8 @@ def test_refused_request_without_slot_has_a_log_line(
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         slow = {"x-sandbox": "chunk_delay_s=60"} | mine
         with keyed.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow):
-            assert keyed.post(CHAT, json=BODY, headers=mine).status_code == 429
+            refused = keyed.post(CHAT, json=BODY, headers=mine)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (429, "requests")
             wait_for(lambda: lines(caplog), "the line is written")
         wait_for(lambda: len(lines(caplog)) == 2, "the client that left has one too")
     shed, left = lines(caplog)

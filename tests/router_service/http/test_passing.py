@@ -20,6 +20,7 @@ from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.attacks import PATHS
 from tests.fakes import FakeRouter
+from tests.router_service.http.scripted import Script, whole
 from tests.serving import WAIT_S, served
 
 KEY = "upstream-secret-key"
@@ -225,3 +226,15 @@ def test_plain_ids_are_relayed(passing: httpx.Client, path: str) -> None:
     """Colons, `@`, inner dots, encoded blanks and letters of any script are accepted."""
     target = raw_told(str(passing.base_url).rstrip("/"), f"/v1{path}".encode())
     assert target == f"/base{path}?api-version=1"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_upstreams_error_about_its_key_is_hidden(script: Script, status: int) -> None:
+    """Providers repeat parts of a key that they refuse: the client gets only the status."""
+    refusal = whole(b'{"error":{"message":"Incorrect API key: sk-own"}}', status)
+    for place in ("passed", "first"):
+        script.play(refusal, at=place)
+    for answer in (script.http.get("/v1/files"), script.ask(stream=False)):
+        assert answer.status_code == status
+        assert answer.json()["error"]["code"] == "upstream_credentials"
+        assert "sk-own" not in answer.text

@@ -128,12 +128,10 @@ def refusal(answer: bytes) -> tuple[int, str]:
 @pytest.mark.parametrize(
     "parts",
     [
-        [GET + b"a: " + b"x" * 9000 + b"\r\n\r\n"],
         [GET, *[b"a" * 1000] * 9],
         [GET, *[b"%d: 1\r\n" % n for n in range(2000)]],
-        [b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n"],
     ],
-    ids=["one part", "never ends", "many", "address"],
+    ids=["never ends", "many"],
 )
 def test_large_headers_get_431(url: str, parts: list[bytes]) -> None:
     """Headers and addresses above the limit get 431, in one packet or many, complete or not."""
@@ -141,21 +139,6 @@ def test_large_headers_get_431(url: str, parts: list[bytes]) -> None:
         for part in parts:
             connection.sendall(part)
         assert refusal(read_all(connection)) == (431, "headers_too_large")
-
-
-def test_slow_headers_get_408(url: str) -> None:
-    """A client that sends its headers slowly gets 408 after the time limit."""
-    with connected(url, GET) as connection:
-        connection.settimeout(0.05)
-        answer = b""
-        for _ in range(100):
-            try:
-                answer += connection.recv(65536)
-                break
-            except TimeoutError:
-                connection.sendall(b"a: b\r\n")
-        connection.settimeout(WAIT_S)
-        assert refusal(answer + read_all(connection)) == (408, "request_timeout")
 
 
 def test_connection_without_request_is_closed(url: str) -> None:
@@ -200,7 +183,6 @@ def test_client_that_reads_nothing_is_disconnected(url: str, echo: Echo) -> None
 
 POST = GET.replace(b"GET /", b"POST /read")
 WAIT = GET.replace(b"GET /", b"GET /wait") + b"\r\n"
-CHUNKED = POST + b"transfer-encoding: chunked\r\n"
 
 
 def until_taken(connection: socket.socket, part: bytes, most: int) -> int:
@@ -228,7 +210,7 @@ def test_pipelined_requests_begin_one_by_one(url: str, echo: Echo) -> None:
     assert echo.served == before + 51
 
 
-@pytest.mark.parametrize("size", [10, 60_000, 2_000_000], ids=["small", "medium", "large"])
+@pytest.mark.parametrize("size", [10, 2_000_000])
 def test_disconnect_with_pipelined_request_cancels(url: str, echo: Echo, size: int) -> None:
     """A client that has sent more data and disconnects cancels its request."""
     echo.go_on.clear()
@@ -238,45 +220,6 @@ def test_disconnect_with_pipelined_request_cancels(url: str, echo: Echo, size: i
         head = POST + b"content-length: %d\r\n\r\n" % size
         until_taken(connection, head + bytes(size), len(head) + size)
     wait_for(lambda: echo.left == left + 1, "the app is told")
-
-
-@pytest.mark.parametrize(
-    "part",
-    [b"a: b\r\n" * 100, b"a" * 1000, b"a: " + b"b" * 1000 + b"\r\n"],
-    ids=["many", "one name", "long values"],
-)
-def test_endless_trailers_are_refused(url: str, part: bytes) -> None:
-    """Trailers have the same limit as headers, for many trailers and for an endless one."""
-    with connected(url, CHUNKED + b"\r\n2\r\nhi\r\n0\r\n") as connection:
-        assert_refused(connection, part)
-
-
-def assert_refused(connection: socket.socket, part: bytes) -> None:
-    """Send up to 256 KB, and check that the request is refused with 431 without any more."""
-    sent, answer = 0, b""
-    connection.setblocking(False)
-    deadline = time.monotonic() + WAIT_S
-    while b"\r\n\r\n" not in answer and time.monotonic() < deadline:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            answer += connection.recv(65536)
-        if sent < 256_000:
-            with contextlib.suppress(BlockingIOError, ConnectionError):
-                sent += connection.send(part)
-    assert refusal(answer) == (431, "headers_too_large")
-
-
-@pytest.mark.parametrize("is_one_packet", [True, False])
-def test_trailers_are_not_added_to_headers(url: str, echo: Echo, *, is_one_packet: bool) -> None:
-    """The app sees only headers, even if trailers have arrived when it reads them."""
-    head = CHUNKED + b"x-a: head\r\n\r\n"
-    rest = b"2\r\nhi\r\n0\r\nAuthorization: Bearer k\r\nx-request-id: t\r\nx-a: tail\r\n\r\n"
-    with connected(url, head + rest if is_one_packet else head) as connection:
-        if not is_one_packet:
-            connection.sendall(rest)
-        assert connection.recv(1000).endswith(b"ok")
-    names = [name for name, _ in echo.scopes[-1]["headers"]]
-    assert names == [b"host", b"transfer-encoding", b"x-a"]
-    assert echo.bodies[-1] == b"hi"
 
 
 def test_longest_idle_connection_is_closed_at_limit(

@@ -10,14 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.sandbox.answers import SIGNATURE
-from router_service.serving.app import create_app
-from router_service.settings import Settings
 from tests import apis
+from tests.answering import settings_of
 from tests.fakes import PROBABILITIES, FakeRouter
+from tests.gateways import gateway_client
 from tests.router_service.http.test_messages_api import ASKED, MESSAGES
 from tests.sandbox import run_in_thread
-from tests.serving import ONE_TRY, Sandbox, served
+from tests.serving import ONE_TRY, Sandbox
 
 THINKS: dict[str, Any] = ASKED | {"thinking": {"type": "adaptive"}}
 
@@ -31,29 +30,13 @@ def other() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def http(sandbox: Sandbox, other: Sandbox) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway: `small` speaks chat, the others Messages at two providers."""
-    settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES), upstreams=ONE_TRY)
-    places = {
-        "small": (sandbox.base_url, apis.CHAT),
-        "medium": (other.base_url, apis.MESSAGES),
-        "large": (sandbox.base_url, apis.MESSAGES),
-    }
-    models = tuple(
-        model.model_copy(
-            update={
-                "deployments": (
-                    model.deployments[0].model_copy(update={"base_url": url, "apis": (dialect,)}),
-                )
-            }
-        )
-        for model in settings.models
-        for url, dialect in (places[model.name],)
-    )
-    settings = settings.model_copy(update={"models": models})
-    with (
-        served(create_app(settings, FakeRouter())) as url,
-        httpx.Client(base_url=url, timeout=10) as client,
-    ):
+    """Yield a client of a gateway whose models speak Messages, `medium` at another provider."""
+    settings = settings_of(sandbox.base_url, dict.fromkeys(PROBABILITIES, apis.MESSAGES), ONE_TRY)
+    small, medium, large = settings.models
+    place = medium.deployments[0].model_copy(update={"base_url": other.base_url})
+    medium = medium.model_copy(update={"deployments": (place,)})
+    settings = settings.model_copy(update={"models": (small, medium, large)})
+    with gateway_client(settings, FakeRouter()) as client:
         yield client
 
 
@@ -113,17 +96,3 @@ def test_unknown_signature_is_removed_after_a_refusal(http: httpx.Client, sandbo
         assert sent_types(sandbox) == ["tool_use"]
         asked.append(sandbox.stats()["requests"])
     assert [after - before for before, after in pairwise(asked)] == [2, 1]
-
-
-def test_conversation_may_switch_between_apis(http: httpx.Client, sandbox: Sandbox) -> None:
-    """A turn of a chat model does not lose the thinking of the turns before it."""
-    turns = next_turns(answer(http, "large").json()["content"])
-    middle = answer(http, "small", *turns)
-    assert middle.status_code == 200, middle.text
-    asked = json.loads(sandbox.last_body())["messages"]
-    assert SIGNATURE not in json.dumps(asked)
-    turns += [{"role": "assistant", "content": middle.json()["content"]}]
-    turns += [{"role": "user", "content": "And now?"}]
-    last = answer(http, "large", *turns)
-    assert last.status_code == 200, last.text
-    assert sent_types(sandbox)[:2] == ["thinking", "tool_use"]

@@ -129,25 +129,6 @@ def test_listed_requests_contain_no_content(real: httpx.Client) -> None:
     assert said not in details.text + real.get(REQUESTS).text
 
 
-def test_listed_requests_support_etag(real: httpx.Client) -> None:
-    """An unchanged list is 304; the next request changes the tag."""
-    real.post(CHAT, json=BODY)
-    listed_requests(real)
-
-    def is_same() -> bool:
-        tag = real.get(REQUESTS).headers["etag"]
-        return real.get(REQUESTS, headers={"if-none-match": tag}).status_code == 304
-
-    # Only a request that is written between the two, or the end of a minute, changes the list.
-    wait_for(is_same, "the list stays the same")
-    tag = real.get(REQUESTS).headers["etag"]
-    real.post(CHAT, json=BODY)
-    wait_for(
-        lambda: real.get(REQUESTS, headers={"if-none-match": tag}).status_code == 200,
-        "it is another",
-    )
-
-
 API, ADMIN = new_key(), new_key()
 KEYS = KeySettings(api={"team-a": SecretStr(API)}, admin=SecretStr(ADMIN))
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from router_service.artifact import NO_VERIFIER
+from router_service.artifact import NO_VERIFIER, SHIPPED
 from router_service.requests.planning import POLICY_HEADER
 from router_service.router import Router
 from router_service.settings import Settings, Timeouts, VerificationSettings
@@ -25,6 +25,7 @@ from tests.gateways import (
     gateway_client,
     listed_requests,
     metric,
+    record_of,
     sandbox_settings,
     verifying,
 )
@@ -156,6 +157,10 @@ def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGate
     record = house.record(response)
     assert candidates(record) == [("small", False, None, "status")]
     assert record["actual_cost_usd"] > 0
+    house.sandbox.set_faults("medium", "status=500")
+    before = calls(house.sandbox).get("large", 0)
+    assert house.ask(x_switchcraft_max_cost_usd="0.0005").status_code == 500
+    assert calls(house.sandbox).get("large", 0) == before, "only `large` would cost more"
 
 
 def test_failing_verifier_delivers_the_candidate_in_hand(house: VerifyingGateway) -> None:
@@ -477,3 +482,25 @@ def test_artifact_may_verify_by_default(
     record = gateway.record(response)
     name, _, rule = policy.rpartition(" ")
     assert (record["policy"], record["policy_name"]) == (rule.strip("()"), name or None)
+
+
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+DELETE = {"name": "delete_file", "description": "Delete a file.", "parameters": PATH}
+
+
+def test_placeholder_for_a_destructive_tool_is_marked(sandbox: Sandbox) -> None:
+    """All models of the sandbox answer with the parameter's name, which confirms nothing."""
+    router = Router.load(SHIPPED)
+    messages = [{"role": "user", "content": "Delete the oldest file in the temporary folder"}]
+    tools = [{"type": "function", "function": DELETE}]
+    body = {"model": "switchcraft:verified", "messages": messages, "tools": tools}
+    settings = Settings.sandbox(sandbox.base_url, router.arms)
+    with gateway_client(settings, router) as http:
+        for count in (1, 3):
+            headers = {"x-switchcraft-max-candidates": str(count)}
+            response = http.post(CHAT, json=body, headers=headers)
+            names = ("reason", "unverified", "ungrounded")
+            assert told(response, *names) == ["ungrounded", "ungrounded", "delete_file.path"]
+            assert "delete_file.path" in response.headers["x-switchcraft-why"]
+            found = record_of(http, response)["candidates"]
+            assert [each["ungrounded"] for each in found] == [["delete_file.path"]] * count

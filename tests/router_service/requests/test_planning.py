@@ -1,25 +1,23 @@
-"""Plans: what runs in a thread, and what is refused."""
+"""What answers cost, and the most that they may cost."""
 
 from __future__ import annotations
 
 import json
-from typing import ParamSpec, TypeVar
 
 import pytest
 
 from router_service.apis.capabilities import Capabilities
+from router_service.apis.usage import Usage
 from router_service.policies.costs import Price
+from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.parsing import Endpoint, parse_request, unrouted
 from router_service.requests.planning import Planner
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
-from router_service.settings import Settings
+from router_service.settings import Deployment, Model, Settings
 from tests.bodies import ASK, BODY
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fakes import FakeRouter
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def body(**fields: object) -> bytes:
@@ -92,3 +90,27 @@ def test_most_that_several_models_may_cost() -> None:
     planner = priced(FakeRouter(), Price(input_usd_per_mtok=0, output_usd_per_mtok=1e6))
     plan = planner.prepare(parse_request(CHAT, body(max_tokens=10)))
     assert [plan.expected_cost(count).most_usd for count in (1, 2, 9)] == [10, 20, 30]
+
+
+USAGE = Usage(prompt_tokens=100, completion_tokens=10)
+TOKENS = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("price", "usage", "cost_usd"),
+    [
+        (Price(**TOKENS), USAGE, 120e-6),
+        (Price(**TOKENS), None, None),
+        (Price(usd_per_hour=3.6), None, 0.002),
+        (Price(**TOKENS, usd_per_hour=3.6), USAGE, 0.00212),
+        (Price(**TOKENS, usd_per_hour=3.6), None, None),
+        (None, USAGE, None),
+    ],
+)
+def test_cost_is_none_if_a_needed_value_is_missing(
+    price: Price | None, usage: Usage | None, cost_usd: float | None
+) -> None:
+    """Two seconds at 3.60 USD per hour need no tokens; other prices need the token counts."""
+    place = Deployment(upstream_model="m", base_url="http://h/v1")
+    cost = answer_cost_usd(Model(name="m", deployments=(place,), price=price), usage, upstream_s=2)
+    assert cost == (None if cost_usd is None else pytest.approx(cost_usd))

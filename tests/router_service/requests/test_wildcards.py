@@ -100,14 +100,6 @@ def test_most_specific_entry_serves_a_name(plan_with: PlanWith) -> None:
     assert deployment.api_key.get_secret_value() == "a"
 
 
-def test_a_clients_marker_is_no_part_of_a_name(plan_with: PlanWith) -> None:
-    """A wildcard gets the name without it; a name of the file with brackets keeps them."""
-    _, planner = plan_with(LITELLM.replace("gpt-5.2\n", "gpt-5.2[1m]\n"))
-    for name in ("anthropic/claude-haiku-4-5", "fable", "switchcraft:economy"):
-        assert planner.unalias(f"{name}[1m]") == name
-    assert planner.unalias("gpt-5.2[1m]") == "gpt-5.2[1m]"
-
-
 def test_names_that_no_wildcard_can_serve_do_not_exist(plan_with: PlanWith) -> None:
     """A name without a provider, the router's own name and a pattern are no wildcard's models."""
     pool, planner = plan_with(LITELLM)
@@ -161,15 +153,3 @@ def test_keys_may_be_restricted_to_wildcards(plan_with: PlanWith) -> None:
     assert planner.models_for("openai/gpt-4o", one)
     with pytest.raises(ModelNotAllowedError):
         planner.models_for("openai/gpt-4o-mini", one)
-
-
-def test_wildcard_of_a_platform_has_the_platforms_addresses(plan_with: PlanWith) -> None:
-    """Each model of `bedrock/*` is asked in its own API, as if it were listed."""
-    pool, _ = plan_with(
-        'model_list: [{model_name: "bedrock/*", litellm_params: {model: "bedrock/*", '
-        "aws_region_name: us-west-2, aws_access_key_id: a, aws_secret_access_key: s}}]"
-    )
-    names = ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "amazon.nova-pro-v1:0")
-    apis = [pool.models[f"bedrock/{name}"].deployments[0].apis[0].name for name in names]
-    assert apis == ["messages", "converse"]
-    assert all(pool.models[f"bedrock/{name}"].price is not None for name in names)

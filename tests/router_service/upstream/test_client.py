@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from router_service.apis.chat.api import CHAT
@@ -126,32 +124,6 @@ async def test_deployments_with_the_same_id_keep_their_own_headers(sandbox: Sand
     assert (sent) == [None, "k", None]
 
 
-def test_cookies_are_not_kept() -> None:
-    """A cookie that an answer sets is not sent with the next request."""
-    received: list[bytes] = []
-
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.append(await reader.readuntil(b"\r\n\r\n"))
-        head = b"HTTP/1.1 200 OK\r\nset-cookie: who=first\r\nconnection: close\r\n"
-        writer.write(head + b"content-length: 2\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
-
-    async def exchange() -> None:
-        server = await asyncio.start_server(play, "127.0.0.1", 0)
-        deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        client = UpstreamClient(max_connections=5)
-        for _ in range(2):
-            with await client.send(deployment, outgoing(deployment)) as answer:
-                assert await whole(answer) == b"{}"
-        await client.aclose()
-        server.close()
-
-    asyncio.run(exchange())
-    assert len(received) == 2
-    assert b"cookie" not in received[1].lower()
-
-
 @pytest.mark.parametrize("base_url", ["http://127.0.0.1:99999/v1", "http://a..b/v1"])
 def test_invalid_address_counts_as_unreachable(base_url: str) -> None:
     """The first request reports it, and other models can answer instead."""
@@ -185,26 +157,23 @@ def test_error_is_never_a_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected_s"),
+    ("headers", "expected_s"),
     [
-        (b"retry-after", b"7", 7.0),
-        (b"retry-after", b" 0.25 ", 0.25),
-        (b"retry-after", b"Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
-        (b"retry-after", b"99999999999", MAX_RETRY_AFTER_S),
-        (b"retry-after", b"Fri, 31 Dec 9999 23:59:59 -2359", MAX_RETRY_AFTER_S),
-        (b"retry-after-ms", b"1500", 1.5),
-        (b"retry-after-ms", b"9" * 64, MAX_RETRY_AFTER_S),
+        ({b"retry-after": b" 0.25 "}, 0.25),
+        ({b"retry-after": b"Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({b"retry-after": b"99999999999"}, MAX_RETRY_AFTER_S),
+        ({b"retry-after": b"Fri, 31 Dec 9999 23:59:59 -2359"}, MAX_RETRY_AFTER_S),
+        ({b"retry-after-ms": b"9" * 64}, MAX_RETRY_AFTER_S),
+        ({b"retry-after": b"2", b"retry-after-ms": b"1500"}, 1.5),
+        ({b"retry-after": b"2", b"retry-after-ms": b"nan"}, 2),
     ],
 )
-def test_seconds_and_dates_are_read(name: bytes, value: bytes, expected_s: float) -> None:
-    """Seconds, milliseconds and dates are read as waits from now of at most a day."""
-    assert read_retry_after({name: value}) == expected_s
+def test_seconds_and_dates_are_read(headers: dict[bytes, bytes], expected_s: float) -> None:
+    """Seconds, milliseconds and dates are read as waits from now of at most a day.
 
-
-def test_milliseconds_are_preferred_if_they_can_be_read() -> None:
-    """OpenAI sends both headers. The exact one counts, unless it cannot be read."""
-    assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"1500"}) == 1.5
-    assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"nan"}) == 2
+    OpenAI sends both headers. The exact one counts, unless it cannot be read.
+    """
+    assert read_retry_after(headers) == expected_s
 
 
 @pytest.mark.parametrize("value", WAITS)
@@ -212,12 +181,3 @@ def test_milliseconds_are_preferred_if_they_can_be_read() -> None:
 def test_unreadable_waits_are_ignored(name: bytes, value: bytes) -> None:
     """An unreadable value counts as no wait."""
     assert read_retry_after({name: value}) is None
-
-
-@given(st.binary(max_size=80))
-@example(b"Mon, 01 Jan 0001 00:00:00 +2359")
-def test_no_value_raises(value: bytes) -> None:
-    """Every header value is read as a wait within the limit, or as none."""
-    for name in (b"retry-after", b"retry-after-ms"):
-        wait_s = read_retry_after({name: value})
-        assert wait_s is None or 0 <= wait_s <= MAX_RETRY_AFTER_S

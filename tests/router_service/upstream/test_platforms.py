@@ -178,44 +178,6 @@ model_list:
     assert aws.refused == []
 
 
-def test_nova_is_asked_with_converse(tmp_path: Path, aws: Aws) -> None:
-    """Amazon's models answer whole and as streams, with tools and usage, from Converse."""
-    aws.parts = (Text("Let me look."), CALL)
-    with served(aws) as endpoint:
-        text = bedrock_file(
-            *SIGNED, f"aws_bedrock_runtime_endpoint: {endpoint}", model="amazon.nova-pro-v1:0"
-        )
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0)
-            whole = client.chat.completions.create(model="m", messages=ASK, tools=[TOOL])
-            stream = list(
-                client.chat.completions.create(
-                    model="m",
-                    messages=ASK,
-                    tools=[TOOL],
-                    stream=True,
-                    stream_options={"include_usage": True},
-                )
-            )
-            claude = anthropic.Anthropic(base_url=url, api_key="-", max_retries=0)
-            with claude.messages.stream(model="m", max_tokens=100, messages=ASK) as events:
-                streamed = events.get_final_message()
-    assert aws.refused == []
-    assert [each.operation for each in aws.asked] == [
-        "converse",
-        "converse-stream",
-        "converse-stream",
-    ]
-    assert whole.choices[0].message.tool_calls
-    assert whole.choices[0].finish_reason == "tool_calls"
-    assert whole.usage
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (120, 30)
-    assert stream[-1].usage
-    assert stream[-1].usage.total_tokens == 150
-    assert streamed.content[1].type == "tool_use"
-    assert streamed.content[1].input == {"city": "Vienna"}
-
-
 @pytest.mark.parametrize(
     ("params", "refusal"),
     [

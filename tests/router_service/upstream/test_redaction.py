@@ -127,17 +127,3 @@ def test_the_result_does_not_depend_on_the_parts(body: bytes, cuts: set[int]) ->
     assert clean == relayed(secrets(KEY), [body])
     assert KEY[:12].encode() not in clean
     assert (clean == body) == (KEY[:12].encode() not in body)
-
-
-@given(
-    body=st.lists(st.sampled_from([b"abc", b"ab", b"c", b"abcabcabcabcX", b"Y"]), max_size=12).map(
-        b"".join
-    ),
-    cuts=st.sets(st.integers(0, 60), max_size=12),
-)
-def test_a_self_overlapping_key_is_found_at_every_cut(body: bytes, cuts: set[int]) -> None:
-    """Nothing remains of a prefix that overlaps with itself."""
-    found = secrets("abcabcabcabcXYZ1")
-    places = sorted(cut for cut in cuts if cut < len(body))
-    parts = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
-    assert b"abcabcabcabc" not in relayed(found, parts)

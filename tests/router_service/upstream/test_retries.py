@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -178,6 +178,7 @@ class Gateway:
         client: str | None = None,
         expects_json: bool = True,
         conversation: str | None = None,
+        max_models: float = math.inf,
     ) -> StartedAnswer:
         """Send a request, and return the answer that started."""
         self.call = call = Call("dec_1", "req_1", 0.0, headers=headers or {}, key=Key(client))
@@ -185,7 +186,7 @@ class Gateway:
         call.deadline_s, call.conversation = deadline_s, conversation
         candidate = Candidate(models[0], attempts=self.attempts)
         with patch("asyncio.sleep", self.wait):
-            answer = await self.client.start(call, candidate, models)
+            answer = await self.client.start(call, candidate, models, max_models)
         with answer:
             return answer
 
@@ -199,11 +200,6 @@ async def failure_of(answer: Awaitable[StartedAnswer]) -> UpstreamError:
     with pytest.raises(UpstreamError) as caught:
         await answer
     return caught.value
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's requests on an event loop of their own."""
-    asyncio.run(scenario())
 
 
 STREAM = "content-type: text/event-stream"
@@ -342,51 +338,49 @@ CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason
 
 
 @pytest.mark.parametrize("hold_s", [0.05, Timeouts().hold_s])
-def test_beginning_without_content_is_held_as_long_as_the_deployment_says(hold_s: float) -> None:
+async def test_beginning_without_content_is_held_for_a_while(
+    hold_s: float,
+) -> None:
     """Then the client gets it, and later what follows, or the error of an upstream that is silent.
 
     A silent upstream whose timeout is shorter than the hold is a failure before any output.
     """
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    proceed = asyncio.Event()
 
-    async def scenario() -> None:
-        proceed = asyncio.Event()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + BEGINNING)
+        with suppress(ConnectionError, asyncio.CancelledError):
+            await proceed.wait()
+            writer.write(CONTENT + b"data: [DONE]\n\n")
+            writer.close()
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(head + BEGINNING)
-            with suppress(ConnectionError, asyncio.CancelledError):
-                await proceed.wait()
-                writer.write(CONTENT + b"data: [DONE]\n\n")
-                writer.close()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    place = Deployment(upstream_model="m", base_url=f"http://{host}:{port}")
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        place = Deployment(upstream_model="m", base_url=f"http://{host}:{port}")
+    async def parts(idle_s: float, *, is_released: bool) -> list[bytes]:
+        timeouts = Timeouts(idle_s=idle_s, hold_s=hold_s)
+        deployment = place.model_copy(update={"timeouts": timeouts})
+        chosen = Model(name="a", deployments=(deployment,))
+        call = Call("dec_1", "req_1", 0.0)
+        call.request = parse_request(Endpoint(CHAT_PATH), b'{"model":"m"}')
+        client = Gateway(RetrySettings(max_retries=0)).client
+        with await client.start(call, Candidate(chosen), [chosen]) as answer:
+            assert answer.reader is not None
+            assert (answer.body, answer.reader.has_output) == (BEGINNING, False)
+            if is_released:
+                proceed.set()
+            return [part async for part in answer.reader.events]
 
-        async def parts(idle_s: float, *, is_released: bool) -> list[bytes]:
-            timeouts = Timeouts(idle_s=idle_s, hold_s=hold_s)
-            deployment = place.model_copy(update={"timeouts": timeouts})
-            chosen = Model(name="a", deployments=(deployment,))
-            call = Call("dec_1", "req_1", 0.0)
-            call.request = parse_request(Endpoint(CHAT_PATH), b'{"model":"m"}')
-            client = Gateway(RetrySettings(max_retries=0)).client
-            with await client.start(call, Candidate(chosen), [chosen]) as answer:
-                assert answer.reader is not None
-                assert (answer.body, answer.reader.has_output) == (BEGINNING, False)
-                if is_released:
-                    proceed.set()
-                return [part async for part in answer.reader.events]
-
-        with pytest.raises(UpstreamError) as early:
-            await parts(hold_s / 10, is_released=False)
-        with pytest.raises(UpstreamError) as late:
-            await parts(hold_s * 1.2, is_released=False)
-        assert {early.value.failure, late.value.failure} == {Failure.TIMEOUT}
-        assert b"".join(await parts(60, is_released=True)).startswith(CONTENT)
-        server.close()
-
-    run(scenario)
+    with pytest.raises(UpstreamError) as early:
+        await parts(hold_s / 10, is_released=False)
+    with pytest.raises(UpstreamError) as late:
+        await parts(hold_s * 1.2, is_released=False)
+    assert {early.value.failure, late.value.failure} == {Failure.TIMEOUT}
+    assert b"".join(await parts(60, is_released=True)).startswith(CONTENT)
+    server.close()
 
 
 async def test_each_retry_and_fallback_takes_one_from_the_budget() -> None:
@@ -478,6 +472,55 @@ async def test_request_that_creates_something_gets_a_new_connection() -> None:
                 await gateway.ask(model("a", place), path=path)
             assert place.connections == connections
             await gateway.upstreams.aclose()
+
+
+async def test_model_that_was_not_reached_does_not_count() -> None:
+    """Nothing can have been created there, and the limit on models is not used up."""
+    async with upstreams([OK], [FAILED], [OK]) as (away, failing, good):
+        url = "http://127.0.0.1:9"
+        away.deployment = away.deployment.model_copy(update={"base_url": url})
+        gateway, models = (
+            Gateway(RetrySettings(max_retries=0)),
+            (model("a", away), model("b", good)),
+        )
+        answer = await gateway.ask(*models, path="/batches", max_models=1)
+        assert (answer.model.name, len(good.bodies)) == ("b", 1)
+        failure = await failure_of(gateway.ask(model("c", failing), model("b", good), max_models=1))
+        assert (failure.model, len(good.bodies)) == ("c", 1)
+
+
+async def test_busy_connections_open_no_circuit() -> None:
+    """An upstream without a free connection was not tried, and has not failed."""
+    async with upstreams([b"HTTP/1.1 200 X\r\ncontent-length: 9\r\n\r\n", OK]) as (place,):
+        gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
+        gateway.upstreams = UpstreamClient(max_connections=1)
+        timeouts = Timeouts(pool_s=0.05)
+        place.deployment = place.deployment.model_copy(update={"timeouts": timeouts})
+        gateway.client = RetryingClient(
+            gateway.upstreams, gateway.breakers, RetryBudget(0, 0, gateway.clock), PATIENT
+        )
+        hanging = asyncio.create_task(gateway.ask(model("a", place)))
+        await place.received.wait()
+        failure = await failure_of(gateway.ask(model("a", place)))
+        assert (failure.failure, gateway.breakers.open_circuits()) == (Failure.BUSY, {})
+        hanging.cancel()
+        with suppress(asyncio.CancelledError):
+            await hanging
+
+
+@pytest.mark.parametrize(
+    ("places", "headers", "tries"), [(1, {"idempotency-key": "k"}, 3), (1, {}, 1), (2, None, 1)]
+)
+async def test_supported_idempotency_key_allows_retries(
+    places: int, headers: dict[str, str] | None, tries: int
+) -> None:
+    """Retries go only to the deployment that got the key, which must be the model's only one."""
+    async with upstreams([b""], [b""]) as (first, second):
+        settings = RetrySettings(idempotency_keys=True, max_retries=2)
+        pool = model("a", *(first, second)[:places])
+        sent = {"idempotency-key": "k"} if headers is None else headers
+        await failure_of(Gateway(settings).ask(pool, path="/batches", headers=sent))
+        assert len(first.bodies) + len(second.bodies) == tries
 
 
 async def test_first_failure_that_may_have_acted_is_raised() -> None:
