@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -137,7 +137,7 @@ class Accounts:
                     code="secret_taken",
                 )
             values = {
-                **_key_columns(spec.name, spec),
+                **_columns(spec.name, spec, is_new=True),
                 **hash_columns,
                 "name": spec.name,
                 "created_s": self._clock(),
@@ -184,7 +184,7 @@ class Accounts:
             self._check_active(connection, name)
             if "team" in change.model_fields_set:
                 self._check_team(connection, change.team)
-            values = {**_key_columns(name, change, change.model_fields_set), "revision": revision}
+            values = {**_columns(name, change, is_new=False), "revision": revision}
             connection.execute(update(keys).where(keys.c.name == name).values(values))
             return self._key_view(connection, name)
 
@@ -222,7 +222,7 @@ class Accounts:
         with self._change() as (connection, revision):
             self._check_free(connection, teams, spec.name)
             values = {
-                **_limit_columns(spec.name, spec),
+                **_columns(spec.name, spec, is_new=True),
                 "name": spec.name,
                 "created_s": self._clock(),
                 "revision": revision,
@@ -253,7 +253,7 @@ class Accounts:
         """Change the fields of a team that are set in `change`, and return the team."""
         with self._change() as (connection, revision):
             _find(connection, teams, name)
-            values = {**_limit_columns(name, change, change.model_fields_set), "revision": revision}
+            values = {**_columns(name, change, is_new=False), "revision": revision}
             connection.execute(update(teams).where(teams.c.name == name).values(values))
             return self._team_view(connection, name)
 
@@ -502,47 +502,19 @@ def _hash_columns(secret: str) -> dict[str, object]:
     return {"digest": digest_of(secret).hex(), "hint": secret[-HINT_CHARACTERS:]}
 
 
-def _limit_columns(
-    name: str, change: TeamChange | KeyChange, fields: Collection[str] | None = None
-) -> dict[str, object]:
-    """Return the columns for the fields that keys and teams share: all, or those of `fields`."""
-    budget = change.budget
-    columns: dict[str, dict[str, object]] = {
-        "owner": {
-            "owner": change.owner,
-            "search": f"{name}\n{change.owner or ''}".casefold(),
-        },
-        "budget": {
-            "budget_nusd": None if budget is None else round(budget.usd * NANO),
-            "budget_period": None if budget is None else budget.period.value,
-        },
-        "metadata": {"metadata": dict(change.metadata)},
-    }
-    for field in ("requests_per_minute", "tokens_per_minute", "parallel_requests"):
-        columns[field] = {field: getattr(change, field)}
-    return _chosen(columns, fields)
-
-
-def _key_columns(
-    name: str, change: KeyChange, fields: Collection[str] | None = None
-) -> dict[str, object]:
-    """Return the columns for the fields of a key: all, or those of `fields`."""
-    expires = change.expires
-    columns: dict[str, dict[str, object]] = {
-        "team": {"team": change.team},
-        "is_admin": {"is_admin": change.is_admin},
-        "expires": {"expires_s": None if expires is None else expires.timestamp()},
-        "models": {"models": None if change.models is None else list(change.models)},
-        "policies": {"policies": None if change.policies is None else list(change.policies)},
-    }
-    return _limit_columns(name, change, fields) | _chosen(columns, fields)
-
-
-def _chosen(
-    columns: Mapping[str, dict[str, object]], fields: Collection[str] | None
-) -> dict[str, object]:
-    chosen = [value for field, value in columns.items() if fields is None or field in fields]
-    return {name: value for each in chosen for name, value in each.items()}
+def _columns(name: str, change: TeamChange | KeyChange, *, is_new: bool) -> dict[str, object]:
+    """Return the columns for the fields of a new key or team, or for those that a change sets."""
+    columns = change.model_dump(exclude={"name", "budget", "expires"}, exclude_unset=not is_new)
+    fields = type(change).model_fields if is_new else change.model_fields_set
+    if "owner" in fields:
+        columns["search"] = f"{name}\n{change.owner or ''}".casefold()
+    if "budget" in fields:
+        budget = change.budget
+        columns["budget_nusd"] = None if budget is None else round(budget.usd * NANO)
+        columns["budget_period"] = None if budget is None else budget.period.value
+    if isinstance(change, KeyChange) and "expires" in fields:
+        columns["expires_s"] = None if change.expires is None else change.expires.timestamp()
+    return columns
 
 
 def _common_fields(row: Row[Any]) -> dict[str, Any]:

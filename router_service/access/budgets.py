@@ -532,7 +532,6 @@ class Budgets:
             states = ()
         self._answered_s = time.monotonic()
         served: list[_Account] = []
-        forgotten: set[BudgetId] = set()
         with self._lock:
             for account, order, state in zip(due, orders, states, strict=True):
                 self._take(account, order, state, now_s)
@@ -540,14 +539,8 @@ class Budgets:
                 if account.waiting:
                     served.append(account)
                 elif not (order.keeps_unused or is_used):
-                    forgotten.add(account.id)
                     del self._accounts[account.id]
-            if forgotten:
-                self._by_key = {
-                    name: found
-                    for name, found in self._by_key.items()
-                    if forgotten.isdisjoint(account.id for account in found[1])
-                }
+                    self._by_key.clear()
         if served and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._serve_all, served)
 

@@ -298,17 +298,6 @@ def usage(
 
 
 @app.command
-def metrics() -> None:
-    """List all Prometheus series of the gateway as a Markdown table.
-
-    Example: `switchcraft metrics > metrics.md`
-    """
-    from router_service.telemetry.metrics import metrics_page
-
-    print("\n".join(metrics_page()))
-
-
-@app.command
 def sandbox(*, host: str = "127.0.0.1", port: Port = 8081) -> None:
     """Run an offline provider, for tests.
 

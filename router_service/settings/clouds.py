@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,6 @@ from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json
 from router_service.apis.converse.api import CONVERSE
 from router_service.apis.messages.api import MESSAGES
-from router_service.core.errors import ConfigError, MissingExtraError
 from router_service.settings.litellm import Params
 from router_service.settings.platforms import (
     AZURE_HOSTS,
@@ -28,9 +27,6 @@ from router_service.settings.platforms import (
     Platform,
     Vertex,
 )
-
-Problem = Callable[[str, str], ConfigError]
-"""Makes the error about a field of `litellm_params`, such as `.model`."""
 
 DEFAULT_REGION = "us-west-2"
 """LiteLLM's region of Bedrock if nothing else says one."""
@@ -42,6 +38,16 @@ _OTHER_PUBLISHERS = ("mistral-", "codestral-", "ministral-", "jamba-")
 """Beginnings of models at Vertex AI that it serves in formats of their own."""
 
 _OIDC = ("oidc/file/", "oidc/env/", "oidc/env_path/")
+
+
+class EntryError(Exception):
+    """A mistake in an entry's `litellm_params`, which `deployments` reports with its place."""
+
+    def __init__(self, field: str, problem: str, *, extra: str = "") -> None:
+        """Name the field, such as `.model`, and the package's extra that it needs, if any."""
+        super().__init__(problem)
+        self.field = field
+        self.extra = extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +62,35 @@ class PlatformEntry:
     base_model: str | None = None
 
 
-def require_extra(package: str, extra: str, problem: Problem) -> None:
-    """Raise MissingExtraError unless a package is installed."""
+def require_extra(package: str, extra: str) -> None:
+    """Raise EntryError unless a package is installed."""
     try:
         is_installed = find_spec(package) is not None
     except ModuleNotFoundError:  # its parent is missing
         is_installed = False
     if not is_installed:
-        error = problem(".model", "")
-        raise MissingExtraError(error.source, error.problems[0].where, extra)
+        raise EntryError(".model", f"{package} is not installed", extra=extra)
 
 
 def read_bedrock(
-    name: str, params: Params, environ: Mapping[str, str], base_model: str | None, problem: Problem
+    name: str, params: Params, environ: Mapping[str, str], base_model: str | None
 ) -> PlatformEntry:
-    """Read an entry for Bedrock; `name` follows `bedrock/`. Raises ConfigError."""
-    require_extra("botocore", "aws", problem)
+    """Read an entry for Bedrock; `name` follows `bedrock/`. Raises EntryError."""
+    require_extra("botocore", "aws")
     route, region, model = _split_bedrock(name)
     if params.model_id is not None:
         base_model, model = base_model or f"bedrock/{model}", params.model_id
     arn = model.split(":") if model.startswith("arn:") else []
     if "/" in model and not arn:
         known = f"the route {model.partition('/')[0]!r} of Bedrock is not supported"
-        raise problem(".model", f"{known}; write bedrock/MODEL, bedrock/converse/MODEL or an ARN")
+        raise EntryError(
+            ".model", f"{known}; write bedrock/MODEL, bedrock/converse/MODEL or an ARN"
+        )
     # Only a model's id says whose it is; an application's inference profile does not.
     is_claude = any("anthropic." in each for each in (model, base_model or ""))
     if route == "invoke" and not (is_claude or arn):
         text = "only Anthropic's models are asked with InvokeModel; write bedrock/converse/ instead"
-        raise problem(".model", text)
+        raise EntryError(".model", text)
     speaks_messages = route == "invoke" or (is_claude and route != "converse")
     profile = params.aws_profile_name or environ.get("AWS_PROFILE_NAME")
     region = (
@@ -109,7 +116,7 @@ def read_bedrock(
     return PlatformEntry(
         Bedrock(region, has_key=True)
         if api_key is not None
-        else _signer(region, profile, params, environ, problem),
+        else _signer(region, profile, params, environ),
         endpoint,
         model,
         (MESSAGES,) if speaks_messages else (CONVERSE,),
@@ -140,7 +147,6 @@ def _signer(
     profile: str | None,
     params: Params,
     environ: Mapping[str, str],
-    problem: Problem,
 ) -> Bedrock:
     """Return whose credentials sign, like LiteLLM: those of the entry before the environment's."""
     key_id, secret, token = (
@@ -150,7 +156,7 @@ def _signer(
     )
     if (key_id is None) != (secret is None):
         missing = "aws_access_key_id" if key_id is None else "aws_secret_access_key"
-        raise problem(f".{missing}", "is missing; a key has both an id and a secret")
+        raise EntryError(f".{missing}", "is missing; a key has both an id and a secret")
     key_in_environment = environ.get("AWS_SECRET_ACCESS_KEY")
     if key_id is None and profile is None and key_in_environment:
         key_id, secret = environ.get("AWS_ACCESS_KEY_ID"), SecretStr(key_in_environment)
@@ -164,9 +170,9 @@ def _signer(
         text = identity.get_secret_value()
         if text.startswith("oidc/") and not text.startswith(_OIDC):
             choices = "a token, the path of a file, oidc/file/PATH or oidc/env/NAME"
-            raise problem(".aws_web_identity_token", f"is not supported; write {choices}")
+            raise EntryError(".aws_web_identity_token", f"is not supported; write {choices}")
         if role is None:
-            raise problem(".aws_role_name", "is missing; a web identity token is for a role")
+            raise EntryError(".aws_role_name", "is missing; a web identity token is for a role")
     sts = params.aws_sts_endpoint or environ.get("AWS_STS_ENDPOINT")
     return Bedrock(
         region,
@@ -195,17 +201,15 @@ def _region_of_profile(profile: str | None, environ: Mapping[str, str]) -> str:
         return ""  # botocore reports what is wrong with the file, if it is needed
 
 
-def read_vertex(
-    name: str, params: Params, environ: Mapping[str, str], problem: Problem
-) -> PlatformEntry:
-    """Read an entry for Vertex AI; `name` follows `vertex_ai/`. Raises ConfigError."""
-    require_extra("google.auth", "google", problem)
-    require_extra("requests", "google", problem)
+def read_vertex(name: str, params: Params, environ: Mapping[str, str]) -> PlatformEntry:
+    """Read an entry for Vertex AI; `name` follows `vertex_ai/`. Raises EntryError."""
+    require_extra("google.auth", "google")
+    require_extra("requests", "google")
     given = params.vertex_credentials
     if given is None:
         found = _first(environ, "VERTEXAI_CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS")
         given = SecretStr(found) if found else None
-    info = {} if given is None else _google_info(given.get_secret_value(), problem)
+    info = {} if given is None else _google_info(given.get_secret_value())
     project = (
         params.vertex_project
         or _first(environ, "VERTEXAI_PROJECT", "VERTEX_PROJECT")
@@ -214,12 +218,12 @@ def read_vertex(
     )
     if not re.fullmatch(r"[a-z0-9.:-]+", project):
         text = "is missing; set it, or the environment variable VERTEXAI_PROJECT"
-        raise problem(".vertex_project", text if not project else "is not the id of a project")
+        raise EntryError(".vertex_project", text if not project else "is not the id of a project")
     publisher, slash, short = name.rpartition("/")
     is_claude = short.startswith("claude-") and publisher in {"", "anthropic"}
     if not slash and name.startswith(_OTHER_PUBLISHERS):
         text = f"{name!r} has a format of its own at Vertex AI, which is not supported"
-        raise problem(".model", f"{text}; use Gemini, Claude, or a model like meta/NAME-maas")
+        raise EntryError(".model", f"{text}; use Gemini, Claude, or a model like meta/NAME-maas")
     location = (
         params.vertex_location
         or _first(environ, "VERTEXAI_LOCATION", "VERTEX_LOCATION")
@@ -230,7 +234,7 @@ def read_vertex(
     address = (stated or host).rstrip("/").removesuffix("/v1")
     if params.api_base and not (_is_at(address, _GOOGLE_HOSTS) or params.vertex_credentials):
         text = "is not an address of Google's; set vertex_credentials, because those of the machine"
-        raise problem(".api_base", f"{text} are not sent to other addresses")
+        raise EntryError(".api_base", f"{text} are not sent to other addresses")
     return PlatformEntry(
         Vertex(given),
         f"{address}/v1/projects/{project}/locations/{location}",
@@ -254,7 +258,7 @@ def _vertex_host(location: str) -> str:
     return f"{location}-aiplatform.googleapis.com"
 
 
-def _google_info(given: str, problem: Problem) -> Mapping[str, Json]:
+def _google_info(given: str) -> Mapping[str, Json]:
     """Return the decoded credentials."""
     try:
         if not given.lstrip().startswith("{"):
@@ -262,16 +266,16 @@ def _google_info(given: str, problem: Problem) -> Mapping[str, Json]:
         info: Json = json.loads(given)
     except OSError as exc:
         text = f"the file of credentials cannot be read: {exc.strerror}"
-        raise problem(".vertex_credentials", text) from exc
+        raise EntryError(".vertex_credentials", text) from exc
     except ValueError:
         info = None
     if not isinstance(info, dict):
-        raise problem(".vertex_credentials", "must be JSON, or the path of a file with JSON")
+        raise EntryError(".vertex_credentials", "must be JSON, or the path of a file with JSON")
     return info
 
 
 def read_entra(
-    params: Params, environ: Mapping[str, str], base_url: str, problem: Problem, *, refreshes: bool
+    params: Params, environ: Mapping[str, str], base_url: str, *, refreshes: bool
 ) -> tuple[Entra | None, SecretStr | None]:
     """Return the identity whose tokens a deployment of Azure without a key gets, or its token.
 
@@ -288,19 +292,19 @@ def read_entra(
     if secret is None and variables.get("AZURE_CLIENT_SECRET"):
         secret = SecretStr(variables["AZURE_CLIENT_SECRET"])
     if tenant_id and client_id and secret:
-        require_extra("azure.identity", "azure", problem)
+        require_extra("azure.identity", "azure")
         return Entra(tenant_id, client_id, secret, scope, authority), None
     if params.azure_ad_token is not None:
         if params.azure_ad_token.get_secret_value().startswith("oidc/"):
-            raise problem(".azure_ad_token", "must be a token; oidc/ is not supported")
+            raise EntryError(".azure_ad_token", "must be a token; oidc/ is not supported")
         return None, params.azure_ad_token
     if params.tenant_id or params.client_secret:
         given = {"tenant_id": tenant_id, "client_id": client_id, "client_secret": secret}
         missing = next(name for name, value in given.items() if not value)
         text = "is missing; Entra ID needs tenant_id, client_id and client_secret"
-        raise problem(f".{missing}", text)
+        raise EntryError(f".{missing}", text)
     if refreshes:
-        require_extra("azure.identity", "azure", problem)
+        require_extra("azure.identity", "azure")
         return Entra(scope=scope, authority=authority), None
     token = variables.get("AZURE_AD_TOKEN")
     return None, SecretStr(token) if token else None

@@ -17,8 +17,8 @@ from router_service.apis.chat.api import CHAT
 from router_service.apis.messages.api import MESSAGES
 from router_service.apis.responses.api import RESPONSES
 from router_service.core.addresses import check_http_address
-from router_service.core.errors import ConfigError, ConfigProblem
-from router_service.settings.clouds import read_bedrock, read_entra, read_vertex
+from router_service.core.errors import ConfigError, ConfigProblem, MissingExtraError
+from router_service.settings.clouds import EntryError, read_bedrock, read_entra, read_vertex
 from router_service.settings.litellm import (
     File,
     LiteLLMSection,
@@ -283,6 +283,15 @@ class _Place:
 
     def deployment(self, weight: float, timeouts: Timeouts) -> Deployment:
         """Return the entry's deployment; raise ConfigError."""
+        try:
+            return self._deployment(weight, timeouts)
+        except EntryError as exc:
+            where = f"{self.where}.litellm_params{exc.field}"
+            if exc.extra:
+                raise MissingExtraError(self.source, where, exc.extra) from exc
+            raise ConfigError(self.source, where, str(exc)) from exc
+
+    def _deployment(self, weight: float, timeouts: Timeouts) -> Deployment:
         params = self.entry.litellm_params
         provider, upstream_model = self._split_provider()
         if provider in PLATFORMS:
@@ -292,7 +301,7 @@ class _Place:
             check_http_address(api_base, has_query=False)
         except ValueError as exc:
             where = ".api_base" if params.api_base else ": AZURE_API_BASE"
-            raise self._error(where, str(exc)) from exc
+            raise EntryError(where, str(exc)) from exc
         base_url, model_path, query = api_base, "", ""
         if provider in WITHOUT_V1 and not api_base.endswith("/v1"):
             base_url = f"{api_base}/v1"
@@ -307,12 +316,10 @@ class _Place:
         key_header = KEY_HEADERS.get(provider, "authorization")
         if provider == "azure" and not api_key:
             refreshes = self.litellm.enable_azure_ad_token_refresh
-            platform, api_key = read_entra(
-                params, self.environ, base_url, self._error, refreshes=refreshes
-            )
+            platform, api_key = read_entra(params, self.environ, base_url, refreshes=refreshes)
             key_header = "authorization"  # a token of Entra ID
             if platform is None and api_key is None and params.api_base is None:
-                raise self._error(".api_key", NO_KEY.format("AZURE_API_KEY"))
+                raise EntryError(".api_key", NO_KEY.format("AZURE_API_KEY"))
         return Deployment(
             upstream_model=upstream_model,
             base_model=self.entry.model_info.base_model,
@@ -333,13 +340,13 @@ class _Place:
         """Return the deployment of an entry whose platform has addresses of its own."""
         params, info = self.entry.litellm_params, self.entry.model_info
         if provider == "bedrock":
-            found = read_bedrock(name, params, self.environ, info.base_model, self._error)
+            found = read_bedrock(name, params, self.environ, info.base_model)
         else:
-            found = read_vertex(name, params, self.environ, self._error)
+            found = read_vertex(name, params, self.environ)
         try:
             check_http_address(found.base_url, has_query=False)
         except ValueError as exc:
-            raise self._error(".api_base", str(exc)) from exc
+            raise EntryError(".api_base", str(exc)) from exc
         return Deployment(
             upstream_model=found.upstream_model,
             base_model=found.base_model or info.base_model,
@@ -358,7 +365,7 @@ class _Place:
         try:
             parameters = params.request_parameters()
         except ValueError as exc:
-            raise self._error("", str(exc)) from exc
+            raise EntryError("", str(exc)) from exc
         return {
             "supports_reasoning": self.entry.model_info.supports_reasoning is True,
             "sends_finish_reason": self.entry.model_info.sends_finish_reason is not False,
@@ -384,7 +391,7 @@ class _Place:
         model = self.entry.litellm_params.model
         provider, slash, rest = model.partition("/")
         if slash and not rest:
-            raise self._error(
+            raise EntryError(
                 ".model", f"{model!r} has no model after the slash; write provider/model"
             )
         if slash:
@@ -396,7 +403,7 @@ class _Place:
                 return implied, model
         if self.entry.litellm_params.api_base is None:
             problem = f"{model!r} names no provider; write provider/model, or set api_base"
-            raise self._error(".model", problem)
+            raise EntryError(".model", problem)
         return "openai", model
 
     def _account(self, provider: str) -> tuple[str, SecretStr | None]:
@@ -415,14 +422,11 @@ class _Place:
             return self.environ["AZURE_API_BASE"].rstrip("/"), azure_key or None
         if known is None:
             problem = f"the provider {provider!r} has no known address; set api_base"
-            raise self._error("", problem)
+            raise EntryError("", problem)
         key = params.api_key or None  # an empty key counts as missing
         if key is None and known.key_names:
             found = next(filter(None, map(self.environ.get, known.key_names)), None)
             if found is None:
-                raise self._error(".api_key", NO_KEY.format(known.key_names[0]))
+                raise EntryError(".api_key", NO_KEY.format(known.key_names[0]))
             key = SecretStr(found)
         return known.api_base.rstrip("/"), key
-
-    def _error(self, field: str, problem: str) -> ConfigError:
-        return ConfigError(self.source, f"{self.where}.litellm_params{field}", problem)

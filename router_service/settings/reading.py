@@ -212,17 +212,6 @@ def state_directory(environ: Mapping[str, str]) -> Path | None:
     return Path(home, ".local", "state", "switchcraft") if home else None
 
 
-def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Return the settings in a file; `environ` resolves `os.environ/NAME`.
-
-    Raise ConfigError with all of its problems.
-    """
-    settings, error = _examine_file(path, environ)
-    if error is not None:
-        raise error
-    return settings
-
-
 def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, ConfigError | None]:
     """Return the settings in a file without what is wrong, and all problems of the file.
 

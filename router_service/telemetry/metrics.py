@@ -651,28 +651,6 @@ def status_label(status: int) -> str:
     return str(int(status)) if status in _KNOWN_STATUSES else f"{status // 100}xx"
 
 
-_PAGE_HEAD = """\
-# Metrics
-
-This page lists every series that `GET /metrics` returns. Send the metrics key or the admin key.
-`switchcraft metrics` writes this page. Label values come from the configuration and the artifact,
-never from a client. A histogram has the series `_bucket` (with the label `le`), `_sum` and
-`_count`. The workers of one gateway are shown as one: counters are added up, and for gauges the
-type says whether the sum, the minimum or the maximum is shown.
-
-| series | type | labels | meaning |
-|---|---|---|---|"""
-
-
-def metrics_page() -> Iterator[str]:
-    """Yield the lines of `docs/reference/metrics.md`."""
-    yield _PAGE_HEAD
-    for series in Metrics().series:
-        kind = f"{series.kind} ({series.aggregation})" if series.aggregation else series.kind
-        labels = ", ".join(f"`{label}`" for label in series.labels)
-        yield f"| `{series.name}` | {kind} | {labels} | {series.text} |"
-
-
 @contextmanager
 def shared_metrics_directory() -> Iterator[None]:
     """Provide an empty directory for the values of workers that start within the block.

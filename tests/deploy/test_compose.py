@@ -19,7 +19,7 @@ from router_service.access.key import Permission
 from router_service.access.keyring import KeyRing
 from router_service.core.errors import ConfigError
 from router_service.database.engine import check_database_address
-from router_service.settings import Settings, load_settings
+from router_service.settings import Settings, read_settings
 from tests.deploy.dockerfile import stages
 from tests.drills.processes import free_port, wait_until
 
@@ -40,7 +40,7 @@ def settings_of(service: dict[str, Any], **given: str) -> Settings:
     """Return the settings that a service's gateway reads."""
     mounts = dict(mount.split(":")[1::-1] for mount in service["volumes"])
     config = ROOT / mounts[service["environment"]["SWITCHCRAFT_CONFIG"]]
-    return load_settings(config, {**variables_of(service), **given})
+    return read_settings(config, environ={**variables_of(service), **given})
 
 
 def test_file_is_valid_by_composes_schema() -> None:

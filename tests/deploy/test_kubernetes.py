@@ -19,7 +19,7 @@ from router_service.access.listening import permitted_listen_host
 from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
 from router_service.serving.server import ServeOptions
-from router_service.settings import Settings, load_settings, read_settings
+from router_service.settings import Settings, read_settings
 from tests.deploy.dockerfile import stages
 from tests.deploy.kustomize import Resource, render
 
@@ -63,7 +63,7 @@ REDIS: dict[str, Resource] = {
 def gateway_settings() -> Settings:
     """Return the settings that the gateways read in production, with the variables of the pods."""
     variables = {name: f"value of {name}" for name in SECRET}
-    return load_settings(FOLDER / "production/gateway.yaml", variables)
+    return read_settings(FOLDER / "production/gateway.yaml", environ=variables)
 
 
 def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch) -> None:

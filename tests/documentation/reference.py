@@ -6,13 +6,13 @@ python -m tests.documentation.reference
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from cyclopts import App
 
 from router_service.cli.commands import app as switchcraft
-from router_service.telemetry.metrics import metrics_page
+from router_service.telemetry.metrics import Metrics
 from switchcraft_training.cli import app as training
 from tests.documentation.documents import ROOT
 from tests.documentation.settings_reference import PAGE, SCHEMA, schema_text, settings_page
@@ -27,15 +27,37 @@ prints the same text.
 """
 
 
+_METRICS_HEAD = """\
+# Metrics
+
+This page lists every series that `GET /metrics` returns. Send the metrics key or the admin key.
+`python -m tests.documentation.reference` writes this page. Label values come from the
+configuration and the artifact, never from a client. A histogram has the series `_bucket` (with the
+label `le`), `_sum` and `_count`. The workers of one gateway are shown as one: counters are added
+up, and for gauges the type says whether the sum, the minimum or the maximum is shown.
+
+| series | type | labels | meaning |
+|---|---|---|---|"""
+
+
 @cache
 def pages() -> Mapping[str, str]:
     """Return the text of each generated file of `docs/`, by its path there."""
     return {
         PAGE: settings_page(),
         SCHEMA: schema_text(),
-        "reference/metrics.md": "\n".join(metrics_page()) + "\n",
+        "reference/metrics.md": "\n".join(_metrics_page()) + "\n",
         "reference/commands.md": _commands_page(),
     }
+
+
+def _metrics_page() -> Iterator[str]:
+    """Yield the lines of `docs/reference/metrics.md`."""
+    yield _METRICS_HEAD
+    for series in Metrics().series:
+        kind = f"{series.kind} ({series.aggregation})" if series.aggregation else series.kind
+        labels = ", ".join(f"`{label}`" for label in series.labels)
+        yield f"| `{series.name}` | {kind} | {labels} | {series.text} |"
 
 
 def _commands_page() -> str:

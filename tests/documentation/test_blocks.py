@@ -50,7 +50,7 @@ import pytest
 import yaml
 
 from router_service.settings.deployments import PROVIDERS
-from router_service.settings.reading import REFERENCE, load_settings, unknown_sections
+from router_service.settings.reading import REFERENCE, read_settings, unknown_sections
 from switchcraft_training.config import RunConfig, load_config
 from tests.documentation.command_lines import problems
 from tests.documentation.documents import ROOT, Block, Document, documents
@@ -189,7 +189,7 @@ def test_configuration_is_valid(block: Block, tmp_path: Path) -> None:
     path.write_text(text if "model_list" in settings else BASE_MODELS + text)
     names = re.findall(rf"{re.escape(REFERENCE)}(\w+)", text)
     keys = {name: "sk-any" for provider in PROVIDERS.values() for name in provider.key_names}
-    load_settings(path, {**keys, **{name: value_of(name) for name in names}})
+    read_settings(path, environ={**keys, **{name: value_of(name) for name in names}})
 
 
 def value_of(variable: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from router_service.artifact import SHIPPED
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import Settings, load_settings
+from router_service.settings import Settings, read_settings
 from tests.clients.installed import INSTALL_S, installed
 from tests.serving import Sandbox, served
 
@@ -142,7 +142,9 @@ def test_litellm_behind_is_a_valid_configuration(monkeypatch: pytest.MonkeyPatch
     """The configuration loads, and both models point at the proxy."""
     monkeypatch.setenv("LITELLM_PROXY_URL", "http://litellm:4000/v1")
     monkeypatch.setenv("LITELLM_PROXY_KEY", "sk-1234")
-    settings = load_settings(EXAMPLES / "litellm_behind.yaml", os.environ)
+    settings = read_settings(
+        EXAMPLES / "litellm_behind.yaml", environ={**os.environ, "HOME": "", "XDG_STATE_HOME": ""}
+    )
     addresses = [model.deployments[0].base_url for model in settings.models]
     assert addresses == ["http://litellm:4000/v1"] * 2
     assert settings.unsupported == ()

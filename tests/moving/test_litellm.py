@@ -21,7 +21,7 @@ import pytest
 
 from router_service.check import Status, check
 from router_service.router import Router
-from router_service.settings import Settings, load_settings
+from router_service.settings import Settings, read_settings
 from tests.bodies import ASK, BODY
 from tests.documentation.documents import ROOT, Document
 from tests.moving.gateways import moved_gateway
@@ -61,7 +61,9 @@ def test_check_finds_nothing_that_stops_the_gateway(file: Path) -> None:
 
 def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, router: Router) -> None:
     """Every name that the file gives to a chat model is answered, with and without `/v1`."""
-    settings = without_redis(load_settings(file, os.environ))
+    settings = without_redis(
+        read_settings(file, environ={**os.environ, "HOME": "", "XDG_STATE_HOME": ""})
+    )
     key = settings.keys.admin
     headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
     with (
@@ -181,7 +183,7 @@ database: {{url: "sqlite:///{tmp_path}/keys.db"}}
     for remark in ("mallory: is blocked", "its budget is for 90d", "its aliases are not copied"):
         assert remark in done.stdout
 
-    settings = load_settings(configuration, {})
+    settings = read_settings(configuration, environ={})
     with moved_gateway(settings, sandbox.base_url, router) as url:
 
         def ask(key: str, model: str) -> int:

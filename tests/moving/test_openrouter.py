@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from router_service.router import Router
-from router_service.settings import load_settings
+from router_service.settings import read_settings
 from tests.bodies import TOOLS
 from tests.documentation.documents import ROOT, Document
 from tests.moving.gateways import moved_gateway
@@ -37,7 +37,7 @@ def url(
     (block,) = (block for block in PAGE.blocks if block.file_name == "gateway.yaml")
     path = tmp_path_factory.mktemp("openrouter") / block.file_name
     path.write_text(block.text)
-    settings = load_settings(path, {"OPENROUTER_API_KEY": "sk-or-any"})
+    settings = read_settings(path, environ={"OPENROUTER_API_KEY": "sk-or-any"})
     assert settings.unsupported == ()
     with moved_gateway(settings, sandbox.base_url, router) as address:
         yield address

@@ -137,18 +137,6 @@ def test_expiry_may_be_a_time_from_now(run: Run) -> None:
     assert show(run, "ops")["expires"] == "2030-01-31T17:00:00Z"
 
 
-def test_rotated_key_is_printed_and_a_revoked_one_is_refused(run: Run, url: str) -> None:
-    """The old secret is valid for the overlap; revoking ends both."""
-    first = run("keys", "create", "ops", "--admin").strip()
-    second = run("keys", "rotate", "ops", "--overlap", "1h").strip()
-    third = run("keys", "rotate", "ops", "--overlap", "1h").strip()
-    assert [find(url, each) is not None for each in (first, second, third)] == [False, True, True]
-    run("keys", "rotate", "ops", "--overlap", "0s")
-    assert find(url, third) is None
-    assert "revoked" in run("keys", "revoke", "ops")
-    assert "is revoked, which is final" in run("keys", "rotate", "ops", fails=True)
-
-
 def test_list_is_an_aligned_table(run: Run, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Columns start at the same place in each line, and a long list says how it continues."""
     run("keys", "create", "ops", "--admin")
@@ -196,16 +184,10 @@ def test_output_cannot_control_a_terminal(run: Run, url: str) -> None:
     [
         ("keys create a", "must be an admin key"),
         ("keys create a\tb --admin", "Invalid 'name': must not contain control characters"),
-        ("keys create a --admin --team x", "There is no team with the name 'x'"),
         ("keys create a --admin --budget 5/year", "Invalid 'budget.period'"),
-        ("keys create a --admin --budget -5", "Invalid 'budget.usd'"),
-        ("keys create a --admin --budget nan", "Invalid 'budget.usd'"),
         ("keys create a --admin --metadata x", "Write metadata as NAME=VALUE"),
-        ("keys create sk-1234567890 --admin", "looks like a key"),
         ("keys show x", "There is no key with the name 'x'"),
-        ("keys show \udcff", "There is no key with the name '\\udcff'"),
         ("keys list --config /nowhere.yaml", "/nowhere.yaml"),
-        ("teams delete x", "There is no team with the name 'x'"),
         ("keys rotate x --overlap 100d", "Invalid 'overlap_s'"),
     ],
 )
@@ -244,14 +226,3 @@ def test_unreachable_database_is_an_error_without_its_password(
     assert output.out == ""
     assert "postgresql://127.0.0.1:9/keys" in output.err
     assert "hidden" not in output.err
-
-
-def test_names_of_the_configuration_are_taken(run: Run, tmp_path: Path) -> None:
-    """The command knows the keys of the gateway's configuration."""
-    config = tmp_path / "gateway.yaml"
-    model = {"model_name": "m", "litellm_params": {"model": "openai/gpt-4o", "api_key": "k"}}
-    keys = {"api": {"app": f"sha256:{'1' * 64}"}}
-    config.write_text(json.dumps({"model_list": [model], "keys": keys}))
-    message = run("keys", "create", "app", "--config", str(config), fails=True)
-    assert "belongs to the configuration's keys" in message
-    run("keys", "create", "other", "--config", str(config))

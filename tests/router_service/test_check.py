@@ -128,29 +128,6 @@ def test_database_is_described_and_not_changed(tmp_path: Path) -> None:
     assert file.read_bytes() == b"damaged" * 1000
 
 
-def test_database_that_is_away_is_a_failure(tmp_path: Path) -> None:
-    """The finding has the place and the cause, but not the password."""
-    url = "postgresql://u:s3cret@127.0.0.1:1/n"
-    [(found, detail)] = database_findings(
-        config(tmp_path, "http://127.0.0.1:1/v1", f"database: {{url: '{url}'}}")
-    )
-    assert found is Status.FAILED
-    assert "cannot open the database postgresql://127.0.0.1:1/n: " in detail
-    assert "refused" in detail
-    assert "s3cret" not in detail
-
-
-def test_replicas_with_sqlite_are_noted(tmp_path: Path) -> None:
-    """Replicas on several machines cannot share an SQLite file."""
-    path = config(
-        tmp_path, "http://h/v1", "router_settings: {redis_url: 'redis://127.0.0.1:1'}",
-        f"database: {{url: 'sqlite:///{tmp_path / 'a.db'}'}}",
-    )  # fmt: skip
-    note = found(path)["replicas"]
-    assert note.status is Status.NOTE
-    assert "set database.url to a PostgreSQL database" in note.detail
-
-
 def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
     """Every problem of the file is a separate finding; a setting without effect is a note."""
     path = config(tmp_path, "http://h/v1", "key: 3", "sever: 4")

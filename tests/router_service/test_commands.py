@@ -224,12 +224,6 @@ def test_reachable_goal_prints_its_rule(
     assert is_verified(cheapest.policy) is (option != "--no-verified-goals")
 
 
-def test_metrics_command_prints_the_published_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """`switchcraft metrics` prints `docs/reference/metrics.md`."""
-    assert main(["metrics"]) == 0
-    assert capsys.readouterr().out == (ROOT / "docs" / "reference" / "metrics.md").read_text()
-
-
 def test_key_command_prints_a_key_and_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
     """`switchcraft key` prints only a key and its line for the configuration on standard output."""
     assert main(["key"]) == 0

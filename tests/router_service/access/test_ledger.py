@@ -435,6 +435,26 @@ def test_requests_of_unknown_length_do_not_overspend(shared: Shared, tiny: int) 
     run(work())
 
 
+def test_ordinary_requests_continue_beside_extreme_ones(sqlite: Shared) -> None:
+    """A request that may cost more than the budget runs alone of its kind and blocks no other."""
+
+    async def work() -> None:
+        extreme = cost(0.003, 0.0001, 50.0)
+        async with sqlite.process(max_wait_s=20) as one:
+            runs = await one.reserve(key(1.0), extreme)
+            assert runs.allowance_usd == pytest.approx(1.0)
+            waits = asyncio.create_task(one.reserve(key(1.0), extreme))
+            await asyncio.sleep(0)
+            held = [await one.reserve(key(1.0), cost(0.003, most_usd=0.1)) for _ in range(9)]
+            assert not waits.done()
+            one.budgets.settle(runs, 0.004)
+            one.budgets.settle(await waits, 0.004)
+            for each in held:
+                one.budgets.settle(each, 0.003)
+
+    run(work())
+
+
 def test_unknown_costs_are_admitted_until_the_budget_is_spent(sqlite: Shared) -> None:
     """A request without a known price reserves nothing, and a spent budget refuses it."""
 

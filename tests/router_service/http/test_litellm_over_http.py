@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from router_service.serving.app import create_app
-from router_service.settings import load_settings
+from router_service.settings import read_settings
 from tests.bodies import ASK, CHAT
 from tests.fakes import FakeRouter
 from tests.sandbox import run_in_thread
@@ -53,7 +53,7 @@ def http(sandbox: Sandbox, tmp_path: Path) -> Iterator[httpx.Client]:
     """Yield a client of the gateway that the file configures."""
     path = tmp_path / "config.yaml"
     path.write_text(FILE)
-    settings = load_settings(path, {"BASE": sandbox.base_url})
+    settings = read_settings(path, environ={"BASE": sandbox.base_url})
     assert settings.unsupported == ()
     with (
         served(create_app(settings, FakeRouter())) as url,
@@ -85,7 +85,7 @@ def test_paths_without_v1_need_a_key_too(sandbox: Sandbox, tmp_path: Path) -> No
     """Authentication and the limits of keys hold for both forms of a path."""
     path = tmp_path / "config.yaml"
     path.write_text(f"{FILE}\ngeneral_settings: {{master_key: sk-a-key-for-this-test-4711}}\n")
-    settings = load_settings(path, {"BASE": sandbox.base_url})
+    settings = read_settings(path, environ={"BASE": sandbox.base_url})
     with served(create_app(settings, FakeRouter())) as url:
         for start in (url, f"{url}/v1"):
             ask = {"model": "small", "messages": ASK}

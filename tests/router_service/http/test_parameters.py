@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from router_service.serving.app import create_app
-from router_service.settings import load_settings
+from router_service.settings import read_settings
 from tests.bodies import ASK, TOOLS
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
@@ -40,7 +40,7 @@ def url(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Serve a gateway with the file."""
     path = tmp_path_factory.mktemp("efforts") / "config.yaml"
     path.write_text(FILE)
-    settings = load_settings(path, {"BASE": sandbox.base_url})
+    settings = read_settings(path, environ={"BASE": sandbox.base_url})
     assert settings.unsupported == ()
     with served(create_app(settings, FakeRouter())) as address:
         yield address

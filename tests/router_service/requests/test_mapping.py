@@ -12,7 +12,7 @@ import yaml
 from router_service.artifact import Manifest
 from router_service.core.errors import ConfigError
 from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
-from router_service.settings import Settings, load_settings
+from router_service.settings import Settings, read_settings
 from tests.fakes import manifest
 
 CONFIG = Path("training/switchcraft_training/configs/frontier-2025-12.yaml")
@@ -48,7 +48,7 @@ def read(tmp_path: Path, *models: Mapping[str, Any], **router: object) -> Settin
     """Return the settings of a file with these models and this section `router`."""
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"model_list": list(models), "router": router}))
-    return load_settings(path, ENVIRON)
+    return read_settings(path, environ=ENVIRON)
 
 
 KNOWN = [

@@ -18,7 +18,7 @@ from router_service.requests.planning import Planner
 from router_service.requests.pool import MAX_WILDCARD_MODELS, Pool
 from router_service.router import Router
 from router_service.runtime.engine import make_planner
-from router_service.settings import load_settings
+from router_service.settings import read_settings
 
 ENVIRON = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}
 
@@ -56,7 +56,7 @@ def plan_with(tmp_path: Path, router: Router) -> Callable[[str], tuple[Pool, Pla
     def build(text: str) -> tuple[Pool, Planner]:
         path = tmp_path / "config.yaml"
         path.write_text(text)
-        settings = load_settings(path, ENVIRON)
+        settings = read_settings(path, environ=ENVIRON)
         pool = Pool.build(settings, router.artifact.manifest)
         return pool, make_planner(settings, router, pool)
 

@@ -1,8 +1,8 @@
 """Values that the sandbox finds or makes up for a JSON schema."""
 
-from collections.abc import Callable
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,62 +11,6 @@ from router_service.apis.conversation import Json
 from router_service.sandbox.filling import fill
 
 QUERY = 'Pay 12.5 to "Ann Lee" and 3 to "Bo" in Berlin, mail ann@example.org on 2025-03-04.'
-
-
-def accepts(schema: Json, value: Json) -> bool:
-    """Tell whether a value is valid: a small validator of the keywords that are generated here."""
-    if "anyOf" in schema:
-        return any(accepts(option, value) for option in schema["anyOf"])
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    checks: dict[str, Callable[[Json, Json], bool]] = {
-        "object": accepts_object,
-        "array": accepts_array,
-        "string": accepts_string,
-        "integer": accepts_number,
-        "number": accepts_number,
-        "boolean": lambda _, value: isinstance(value, bool),
-        "null": lambda _, value: value is None,
-    }
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    return any(checks[kind](schema | {"type": kind}, value) for kind in kinds)
-
-
-def accepts_object(schema: Json, value: Json) -> bool:
-    """Tell whether required properties are there, no others than known, and all of them valid."""
-    properties = schema["properties"]
-    return (
-        isinstance(value, dict)
-        and set(schema["required"]) <= set(value) <= set(properties)
-        and all(accepts(properties[name], inner) for name, inner in value.items())
-    )
-
-
-def accepts_array(schema: Json, value: Json) -> bool:
-    """Tell whether the number of items and each of them are valid."""
-    count = isinstance(value, list) and len(value)
-    return (
-        isinstance(value, list)
-        and schema["minItems"] <= count <= schema["maxItems"]
-        and all(accepts(schema["items"], item) for item in value)
-    )
-
-
-def accepts_string(schema: Json, value: Json) -> bool:
-    """Tell whether the length is valid."""
-    return isinstance(value, str) and schema["minLength"] <= len(value) <= schema["maxLength"]
-
-
-def accepts_number(schema: Json, value: Json) -> bool:
-    """Tell whether a number is within its bounds and, where it must be, whole."""
-    whole = schema["type"] == "integer"
-    return (
-        isinstance(value, int if whole else int | float)
-        and not isinstance(value, bool)
-        and schema.get("minimum", value) <= value <= schema.get("maximum", value)
-        and (schema.get("exclusiveMinimum", -(2**60)) < value)
-        and value % schema.get("multipleOf", 1 if whole else value or 1) == 0
-    )
 
 
 NAMES = st.sampled_from(["city", "to", "count", "user_name", "\u00e9", ""])
@@ -96,6 +40,7 @@ def nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
             "type": "object",
             "properties": properties,
             "required": list(properties)[:count],
+            "additionalProperties": False,
         },
         st.dictionaries(NAMES, inner, max_size=4),
         st.integers(0, 4),
@@ -124,7 +69,7 @@ LEAVES = (
 def test_filled_values_are_valid(schema: dict[str, Any], query: str) -> None:
     """The value matches the schema, and a second call returns the same value."""
     value = fill(schema, query)
-    assert accepts(schema, value), value
+    jsonschema.validate(value, schema)
     assert fill(schema, query) == value
 
 

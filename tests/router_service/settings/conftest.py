@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from router_service.settings import Settings, load_settings
+from router_service.settings import Settings, read_settings
 from tests.documentation.settings_reference import json_schema
 
 LoadFile = Callable[..., Settings]
@@ -28,7 +28,7 @@ def load_file(tmp_path: Path, validator: jsonschema.Draft202012Validator) -> Loa
     def load_text(text: str, environ: Mapping[str, str]) -> Settings:
         path = tmp_path / "config.yaml"
         path.write_text(text)
-        settings = load_settings(path, environ)
+        settings = read_settings(path, environ=environ)
         validator.validate(yaml.safe_load(text))
         return settings
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from router_service.apis.messages.api import MESSAGES
 from router_service.core.errors import ConfigError
 from router_service.requests.pool import Pool
-from router_service.settings import Deployment, Settings, load_settings
+from router_service.settings import Deployment, Settings, read_settings
 from router_service.settings.platforms import Bedrock, Entra, Vertex
 from router_service.upstream.translation import account_of
 from tests.fakes import manifest
@@ -36,7 +36,7 @@ def read(
     entry = {"model_name": "m", "litellm_params": params}
     path.write_text(yaml.safe_dump({"model_list": [entry], "litellm_settings": settings}))
     missing = {"AWS_CONFIG_FILE": str(tmp_path / "missing")}
-    return load_settings(path, {**missing, **(environ or {})})
+    return read_settings(path, environ={**missing, **(environ or {})})
 
 
 def only(settings: Settings) -> Deployment:

@@ -21,7 +21,7 @@ import pytest
 from router_service.apis.parts import Text, ToolUse
 from router_service.check import Status, check
 from router_service.serving.app import create_app
-from router_service.settings import load_settings
+from router_service.settings import read_settings
 from router_service.upstream.platforms.registry import client_of
 from tests.clouds import azure, google
 from tests.clouds.aws import (
@@ -70,7 +70,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def gateway(path: Path, text: str, environ: Mapping[str, str]) -> Iterator[str]:
     """Serve a gateway that a file configures; yield its address."""
     path.write_text(f"{text}\nrouter: {{unknown_prices: allow}}\n")
-    settings = load_settings(path, environ)
+    settings = read_settings(path, environ=environ)
     assert settings.unsupported == ()
     with served(create_app(settings, FakeRouter())) as url:
         yield url
