@@ -35,8 +35,9 @@ from router_service.core.decision_record import (
     LoggedFeedback,
     Verdict,
 )
-from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
+from router_service.core.errors import InvalidRequestError, StoreError
 from router_service.core.reasons import Reason
+from router_service.core.refusals import RECORD_NOT_FOUND
 from router_service.requests.call import Call
 from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
@@ -397,11 +398,11 @@ class Feedback:
     async def decision(self, decision_id: str, key: Key) -> DecisionRecord:
         """Return one of a key's decisions; the admin key may read all.
 
-        Raises StoreError, and NotFoundError if the decision is unknown or belongs to another key.
+        Raises StoreError, and InvalidRequestError if the decision is unknown or another key's.
         """
         record = await self._decisions.get(decision_id)
         if record is None or not (key.is_admin or key.name == record.key):
-            raise NotFoundError("decision", decision_id)
+            raise RECORD_NOT_FOUND.error(kind="decision", identifier=decision_id)
         return record
 
     async def take(self, given: ClientFeedback, key: Key) -> Verdict:
