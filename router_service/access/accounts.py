@@ -37,11 +37,7 @@ from router_service.access.specs import (
     TeamPage,
     TeamView,
 )
-from router_service.core.errors import (
-    AccountConflictError,
-    InvalidRequestError,
-    UnknownAccountError,
-)
+from router_service.core.errors import InvalidRequestError, UnknownAccountError
 from router_service.core.keys import HASHED, digest_of, new_key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
@@ -82,7 +78,7 @@ class Accounts:
     def create_key(self, spec: NewKey) -> CreatedKey:
         """Create a key, and return it with its secret, which is stored only as a hash.
 
-        Raises AccountConflictError if the name is taken, or if the key would be the only one of an
+        Raises InvalidRequestError if the name is taken, or if the key would be the only one of an
         open gateway and is not an admin key. Raises InvalidRequestError if the team is unknown.
         """
         secret = new_key()
@@ -109,32 +105,35 @@ class Accounts:
     def _add_key(self, spec: NewKey, hash_columns: Mapping[str, object]) -> KeyView:
         with self._change() as (connection, revision):
             if spec.name in {*self._configured.api, ADMIN, METRICS}:
-                raise AccountConflictError(
+                raise InvalidRequestError(
                     f"The name {spec.name!r} belongs to the configuration's keys. Choose another "
                     "name.",
                     param="name",
                     code="name_taken",
+                    status=409,
                 )
             self._check_free(connection, keys, spec.name)
             is_open = not self._configured.by_path() and not has_keys(connection)
             if is_open and not spec.is_admin:
-                raise AccountConflictError(
+                raise InvalidRequestError(
                     "This gateway has no keys yet, so everyone who can connect may use it. The "
                     "first key ends that, and must be an admin key, because without one nobody "
                     "could use the admin API and the page any more. Create an admin key first "
                     "(is_admin, or `switchcraft keys create NAME --admin`), or set keys.admin.",
                     param="is_admin",
                     code="admin_key_needed",
+                    status=409,
                 )
             self._check_team(connection, spec.team)
             digest = hash_columns["digest"]
             same = or_(keys.c.digest == digest, keys.c.previous_digest == digest)
             holder = connection.execute(select(keys.c.name).where(same)).scalar()
             if holder is not None:
-                raise AccountConflictError(
+                raise InvalidRequestError(
                     f"The key {holder!r} has this secret. Create a key with a secret of its own.",
                     param="hash",
                     code="secret_taken",
+                    status=409,
                 )
             values = {
                 **_columns(spec.name, spec, is_new=True),
@@ -177,7 +176,7 @@ class Accounts:
     def change_key(self, name: str, change: KeyChange) -> KeyView:
         """Change the fields of a key that are set in `change`, and return the key.
 
-        Raises AccountConflictError if the key is revoked, and InvalidRequestError if the team is
+        Raises InvalidRequestError if the key is revoked or if the team is
         unknown.
         """
         with self._change() as (connection, revision):
@@ -192,7 +191,7 @@ class Accounts:
         """Give a key another secret, and return it; the old one stays valid for a while.
 
         Only one old secret is valid: another rotation within the overlap ends the older one. Raises
-        AccountConflictError if the key is revoked.
+        InvalidRequestError if the key is revoked.
         """
         secret = new_key()
         with self._change() as (connection, revision):
@@ -218,7 +217,7 @@ class Accounts:
     # Teams.
 
     def create_team(self, spec: NewTeam) -> TeamView:
-        """Create a team; raises AccountConflictError if the name is taken."""
+        """Create a team; raises InvalidRequestError if the name is taken."""
         with self._change() as (connection, revision):
             self._check_free(connection, teams, spec.name)
             values = {
@@ -258,15 +257,16 @@ class Accounts:
             return self._team_view(connection, name)
 
     def delete_team(self, name: str) -> None:
-        """Delete a team; raises AccountConflictError if it has a key that is not revoked."""
+        """Delete a team; raises InvalidRequestError if it has a key that is not revoked."""
         with self._change() as (connection, revision):
             _find(connection, teams, name)
             count = _count_keys(connection, [name]).get(name, 0)
             if count:
-                raise AccountConflictError(
+                raise InvalidRequestError(
                     f"The team {name!r} has {count} {'key' if count == 1 else 'keys'}. Revoke them,"
                     " or move them to another team, and delete the team then.",
                     code="team_has_keys",
+                    status=409,
                 )
             values = {"deleted_s": self._clock(), "revision": revision}
             connection.execute(update(teams).where(teams.c.name == name).values(values))
@@ -297,17 +297,18 @@ class Accounts:
                 f"is {ended}, and its name is never used again, because usage and records refer to "
                 "it. Choose another name"
             )
-        raise AccountConflictError(
-            f"The {kind} {name!r} {problem}.", param="name", code="name_taken"
+        raise InvalidRequestError(
+            f"The {kind} {name!r} {problem}.", param="name", code="name_taken", status=409
         )
 
     def _check_active(self, connection: Connection, name: str) -> Row[Any]:
         row = _find(connection, keys, name)
         if row.revoked_s is not None:
-            raise AccountConflictError(
+            raise InvalidRequestError(
                 f"The key {name!r} is revoked, which is final. Create another key.",
                 param="name",
                 code="key_revoked",
+                status=409,
             )
         return row
 

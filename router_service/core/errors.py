@@ -5,8 +5,7 @@ Each error has its facts as attributes. Only `http.error_responses` turns errors
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -23,14 +22,26 @@ class InvalidRequestError(SwitchcraftError):
     """A client's request that cannot be served.
 
     `param` is the path of the offending field in OpenAI's notation (`tools[0].function.name`).
-    `code` is OpenAI's machine-readable code, or our own if OpenAI has none.
+    `code` is OpenAI's machine-readable code, or our own if OpenAI has none. `status` is the HTTP
+    status. `allow` has the methods of a path that does not support the request's. `core.refusals`
+    has the reasons that are the same wherever they are found.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        allow: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
+        self.status = status
+        self.allow = allow
 
     def body(self) -> dict[str, str | None]:
         """Return the error in OpenAI's format (OpenAI's API reference: "Error codes")."""
@@ -40,58 +51,6 @@ class InvalidRequestError(SwitchcraftError):
             "param": self.param,
             "code": self.code,
         }
-
-
-class BodyTooLargeError(InvalidRequestError):
-    """A request body that exceeds a limit."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(
-            f"The request body is larger than the limit of {limit_bytes} bytes. Send a smaller "
-            "request. If the limit is server.max_body_bytes, the operator can raise it.",
-            code="request_too_large",
-        )
-        self.limit_bytes = limit_bytes
-
-
-class UnsupportedEncodingError(InvalidRequestError):
-    """A compressed request body."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__(
-            f"The request body has the content encoding {encoding!r}, which is not supported. Send "
-            "it uncompressed and without a content-encoding header.",
-            code="unsupported_content_encoding",
-        )
-        self.encoding = encoding
-
-
-class BodyTimeoutError(InvalidRequestError):
-    """A request body that did not arrive within a time limit."""
-
-    def __init__(self, limit_s: float) -> None:
-        super().__init__(
-            f"The request body did not arrive within {limit_s:g} s. Send it again over a faster "
-            "connection, or ask the operator to raise server.body_timeout_s.",
-            code="request_timeout",
-        )
-        self.limit_s = limit_s
-
-
-class UnauthorizedError(InvalidRequestError):
-    """A request without a valid API key. The error does not contain the key."""
-
-    def __init__(self, *, is_missing: bool) -> None:
-        problem = "The request has no API key" if is_missing else "The API key is not valid here"
-        super().__init__(
-            f"{problem}. Send a key from the gateway's operator as 'Authorization: Bearer KEY'.",
-            code="missing_api_key" if is_missing else "invalid_api_key",
-        )
-        self.is_missing = is_missing
-
-
-class ForbiddenError(InvalidRequestError):
-    """A request that is not allowed at all, or not with its API key."""
 
 
 class KeysUnavailableError(SwitchcraftError):
@@ -114,43 +73,10 @@ class UnknownAccountError(InvalidRequestError):
             f"GET /admin/{kind}s or `switchcraft {kind}s list`.",
             param="name",
             code=f"{kind}_not_found",
+            status=404,
         )
         self.kind = kind
         self.name = name
-
-
-class AccountConflictError(InvalidRequestError):
-    """A change of a key or a team that the present state of keys and teams does not allow."""
-
-
-class ModelNotAllowedError(ForbiddenError):
-    """A request for a model that its API key may not use."""
-
-    def __init__(self, model: str, allowed: Collection[str]) -> None:
-        may_use = f"It may use these: {', '.join(allowed)}" if allowed else "It may use none"
-        super().__init__(
-            f"This API key may not use {model!r}. {may_use}. Name another model, or ask the "
-            "operator to allow it.",
-            param="model",
-            code="model_not_allowed",
-        )
-        self.model = model
-        self.allowed = tuple(allowed)
-
-
-class PolicyNotAllowedError(ForbiddenError):
-    """A request for a policy that its API key may not use. `param` is the field that names it."""
-
-    def __init__(self, policy: str, allowed: Collection[str], *, param: str) -> None:
-        may_use = f"It may use these: {', '.join(allowed)}" if allowed else "It may use none"
-        super().__init__(
-            f"This API key may not use the policy {policy[:80]!r}. {may_use}. Name another policy, "
-            "or ask the operator to allow it.",
-            param=param,
-            code="policy_not_allowed",
-        )
-        self.policy = policy
-        self.allowed = tuple(allowed)
 
 
 class OverloadedError(SwitchcraftError):
@@ -196,19 +122,6 @@ class AdmissionError(SwitchcraftError):
         """Whether clients should repeat the request by themselves; no repetition fills a budget."""
 
 
-class ModelNotFoundError(InvalidRequestError):
-    """A request for a model that is not configured."""
-
-    def __init__(self, model: str, known: tuple[str, ...]) -> None:
-        super().__init__(
-            f"The model {model!r} does not exist here. Use one of these: {', '.join(known)}.",
-            param="model",
-            code="model_not_found",
-        )
-        self.model = model
-        self.known = known
-
-
 class UnpricedModelError(InvalidRequestError):
     """A request for a model of a wildcard whose price is unknown."""
 
@@ -224,157 +137,6 @@ class UnpricedModelError(InvalidRequestError):
         self.pattern = pattern
 
 
-class NothingToRouteError(InvalidRequestError):
-    """A request for the router, which knows none of the configured models."""
-
-    def __init__(self, model_name: str, known: tuple[str, ...]) -> None:
-        super().__init__(
-            f"The model {model_name!r} chooses among the models that this gateway's router has "
-            "measured, and none of the configured models is one of them. Name a model instead: "
-            f"{', '.join(known)}. `switchcraft check` tells the operator how a model joins.",
-            param="model",
-            code="no_routed_model",
-        )
-        self.model_name = model_name
-
-
-class NoCapableModelError(InvalidRequestError):
-    """A request that no model can serve.
-
-    `lacks` has, by model, the requirements that the model does not meet. `excess_tokens` is by how
-    many tokens, at the least, the input has to be shortened so that a model can serve it; None if
-    no shorter input could be served.
-    """
-
-    def __init__(
-        self, lacks: Mapping[str, tuple[str, ...]], *, excess_tokens: int | None = None
-    ) -> None:
-        details = "; ".join(
-            f"{model!r} does not support {', '.join(words)}" for model, words in lacks.items()
-        )
-        is_too_long = excess_tokens is not None
-        remedy = "Remove what is not supported"
-        if is_too_long:
-            remedy = f"Shorten the input by about {excess_tokens} tokens"
-        super().__init__(
-            f"No available model can serve this request: {details}. {remedy}, or name another "
-            "model.",
-            code="context_length_exceeded" if is_too_long else "unsupported_feature",
-        )
-        self.lacks = lacks
-        self.excess_tokens = excess_tokens
-
-
-class ResponseNotFoundError(InvalidRequestError):
-    """A stored response or conversation that is unknown or belongs to another key."""
-
-    def __init__(self, identifier: str, *, param: str | None = None) -> None:
-        """Set `param` to the field with the id, or to None if the id is in the path."""
-        kind = (param or "response").removesuffix("_id")
-        super().__init__(
-            f"The {kind.replace('_', ' ')} {identifier!r} was not found. This gateway has not "
-            "relayed it for your API key, or it has expired. Send the whole conversation as "
-            "'input' instead.",
-            param=param,
-            code=f"{kind}_not_found",
-        )
-        self.identifier = identifier
-
-
-class ObjectNotFoundError(InvalidRequestError):
-    """A stored object, such as a file, that is unknown or belongs to another key."""
-
-    def __init__(self, identifier: str, *, param: str | None = None) -> None:
-        """Set `param` to the field with the id, or to None if the id is in the path."""
-        super().__init__(
-            f"The object {identifier[:200]!r} was not found for your API key. A key can only use "
-            "objects that it has created through this gateway and that have not expired. Create "
-            "it again, or ask the operator to set router.pass_through_shared.",
-            param=param,
-            code="object_not_found",
-        )
-        self.identifier = identifier
-
-
-class ResponseElsewhereError(InvalidRequestError):
-    """A request to continue a stored response with a model whose upstreams do not store it."""
-
-    def __init__(self, identifier: str, model: str, holder: str) -> None:
-        super().__init__(
-            f"The model {model!r} cannot continue {identifier!r}, because only an upstream of the "
-            f"model {holder!r} stores it. Name that model, or send the whole conversation as "
-            "'input'.",
-            param="model",
-            code="response_held_elsewhere",
-        )
-        self.identifier = identifier
-        self.model = model
-        self.holder = holder
-
-
-class NotServedError(InvalidRequestError):
-    """A path that the gateway neither serves nor passes through.
-
-    `served` has the paths that it serves, with their methods.
-    """
-
-    def __init__(
-        self, method: str, path: str, served: Mapping[str, Collection[str]] | None = None
-    ) -> None:
-        served = served or {}
-        allowed = sorted(served.get(path, ()))
-        segments = path.split("/")
-        nearest = difflib.get_close_matches(path, served, n=1, cutoff=0.9)
-        if segments[:3] == ["", "v1", "v1"]:
-            problem = (
-                f"The path {path} has /v1 twice. The client adds it too: remove /v1 from its base "
-                "URL, or remove it from the path"
-            )
-        elif allowed:
-            problem = f"{path} does not support {method}. Use {' or '.join(allowed)}"
-        elif len(segments) > 2 and segments[2] in _OTHER_APIS:
-            problem = (
-                f"The {_OTHER_APIS[segments[2]]} API is not served by this gateway. To pass its "
-                "requests through to an upstream, set router.pass_through to one of the configured "
-                "models"
-            )
-        elif nearest:
-            problem = f"There is no endpoint {path}. Did you mean {nearest[0]}?"
-        else:
-            problem = (
-                f"There is no endpoint {path}. The endpoints are in /openapi.json. To pass other "
-                "requests through to an upstream, set router.pass_through"
-            )
-        super().__init__(
-            problem if problem.endswith("?") else f"{problem}.",
-            code="method_not_allowed" if allowed else "not_served",
-        )
-        self.method = method
-        self.path = path
-        self.allowed = tuple(allowed)
-        """The methods of the path; empty if it is not served at all."""
-
-
-_OTHER_APIS = {
-    "assistants": "Assistants",
-    "audio": "Audio",
-    "batches": "Batch",
-    "containers": "Containers",
-    "conversations": "Conversations",
-    "evals": "Evals",
-    "files": "Files",
-    "fine_tuning": "Fine-tuning",
-    "images": "Images",
-    "moderations": "Moderations",
-    "realtime": "Realtime",
-    "threads": "Assistants",
-    "uploads": "Uploads",
-    "vector_stores": "Vector stores",
-    "videos": "Videos",
-}
-"""OpenAI's APIs by the first segment of their paths."""
-
-
 class PolicyError(InvalidRequestError):
     """A routing policy that cannot be parsed, or that the artifact does not define."""
 
@@ -387,18 +149,6 @@ class PolicyError(InvalidRequestError):
         )
         self.policy = policy
         self.problem = problem
-
-
-class NotFoundError(SwitchcraftError):
-    """A record that does not exist or has expired."""
-
-    def __init__(self, kind: str, identifier: str) -> None:
-        super().__init__(
-            f"The {kind} {identifier!r} was not found. Check the id: it may be "
-            "wrong, or the record may have expired."
-        )
-        self.kind = kind
-        self.identifier = identifier
 
 
 class TrainingProcessError(SwitchcraftError):
@@ -585,6 +335,9 @@ _REMEDIES = {
     Failure.UNFIT: _CHANGE,
     Failure.TOO_LONG: "Shorten the request, or name a model with a larger context window.",
 }
+_PERHAPS_OF_CLIENTS = frozenset(
+    {Failure.REFUSED, Failure.UNFIT, Failure.TOO_LONG, Failure.UNUSABLE}
+)
 
 
 class UpstreamError(SwitchcraftError):
@@ -601,8 +354,14 @@ class UpstreamError(SwitchcraftError):
         *,
         remedy: str | None = None,
         retry_after_s: float | None = None,
+        may_be_client_fault: bool = False,
     ) -> None:
-        """Create the message; `problem` is a verb phrase after "The upstream of model X"."""
+        """Create the message; `problem` is a verb phrase after "The upstream of model X".
+
+        `may_be_client_fault` says that the client may have caused the failure, which some kinds of
+        failures imply: what an answer contains depends on the request, and its limit on length may
+        have cut it off. No upstream is blamed for it.
+        """
         remedy = remedy or _REMEDIES.get(failure, _RETRY)
         super().__init__(f"The upstream of model {model!r} {problem}. {remedy}")
         self.model = model
@@ -610,6 +369,7 @@ class UpstreamError(SwitchcraftError):
         self.failure = failure
         self.retry_after_s = retry_after_s
         """How long the upstream asks to wait before a retry, if it says so."""
+        self.may_be_client_fault = may_be_client_fault or failure in _PERHAPS_OF_CLIENTS
 
     @property
     def cause(self) -> str:
@@ -626,19 +386,6 @@ class UpstreamError(SwitchcraftError):
     def timed_out(self) -> bool:
         """Return whether the upstream did not answer in time."""
         return self.failure is Failure.TIMEOUT
-
-    @property
-    def may_be_client_fault(self) -> bool:
-        """Return whether the client may have caused the failure, so that no upstream is blamed.
-
-        What an answer contains depends on the request. Its limit on length may have cut it off.
-        """
-        return self.failure in {
-            Failure.REFUSED,
-            Failure.UNFIT,
-            Failure.TOO_LONG,
-            Failure.UNUSABLE,
-        }
 
 
 class UpstreamRefusedError(UpstreamError):
@@ -667,31 +414,7 @@ class DeadlineError(UpstreamError):
     def __init__(self, model: str) -> None:
         problem = "did not answer within the time that the request allows"
         remedy = "Allow more seconds with the header x-request-timeout."
-        super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy)
-
-    @property
-    def may_be_client_fault(self) -> bool:
-        """Return True, because the client chose the time limit."""
-        return True
-
-
-class OverlongError(UpstreamError):
-    """An answer that was still arriving when the time limit for the whole answer was over.
-
-    The client may have asked for such a long answer, or have read it slowly.
-    """
-
-    def __init__(self, model: str) -> None:
-        problem = "did not complete its answer in time"
-        remedy = (
-            "Ask for a shorter answer, or ask the operator to raise upstreams.timeouts.total_s."
-        )
-        super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy)
-
-    @property
-    def may_be_client_fault(self) -> bool:
-        """Return True, because the client may have asked for a long answer."""
-        return True
+        super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy, may_be_client_fault=True)
 
 
 class StoreError(SwitchcraftError):

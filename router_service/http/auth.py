@@ -13,11 +13,8 @@ from urllib.parse import urlsplit
 from router_service.access.key import NO_KEY, Key, Permission
 from router_service.access.keyring import KeyRing
 from router_service.core.addresses import is_loopback
-from router_service.core.errors import (
-    ForbiddenError,
-    KeysUnavailableError,
-    UnauthorizedError,
-)
+from router_service.core.errors import InvalidRequestError, KeysUnavailableError
+from router_service.core.refusals import KEY_INVALID, KEY_MISSING
 
 PUBLIC_PATHS = frozenset(
     "/ /docs /healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
@@ -57,7 +54,7 @@ _BEARER = "bearer "
 def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:
     """Return the key that allows a request, or `NO_KEY` if the request needs none.
 
-    Raises UnauthorizedError, ForbiddenError or KeysUnavailableError.
+    Raises InvalidRequestError or KeysUnavailableError.
     """
     if path in PUBLIC_PATHS:
         return NO_KEY
@@ -76,18 +73,20 @@ def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:
     if found is not None:
         return found
     if needed is not Permission.CALL and keys.find(secret, Permission.CALL) is not None:
-        raise ForbiddenError(
+        raise InvalidRequestError(
             f"{path[:80]} needs the admin key. Send it, or ask the operator to set keys.admin.",
             code="admin_key_needed",
+            status=403,
         )
     if keys.find(secret, Permission.METRICS) is not None:
-        raise ForbiddenError(
+        raise InvalidRequestError(
             f"The metrics key is valid only for {METRICS_PATH}. Send another key for this path.",
             code="metrics_key_only",
+            status=403,
         )
     if keys.may_be_incomplete:
         raise KeysUnavailableError
-    raise UnauthorizedError(is_missing=not secret)
+    raise (KEY_INVALID if secret else KEY_MISSING).error()
 
 
 def is_ui_path(path: str) -> bool:
@@ -112,17 +111,18 @@ def read_key(headers: Mapping[str, str]) -> bytes:
 
 
 def refuse_foreign_pages_without_keys(path: str, headers: Mapping[str, str]) -> None:
-    """Raise ForbiddenError if another site's page makes a browser use a gateway without keys.
+    """Raise InvalidRequestError if another site's page makes a browser use a gateway without keys.
 
     A gateway without keys trusts every program on this machine, but a browser sends requests for
     every page that it shows. `Origin` or `Sec-Fetch-Site` reveal a page of another origin. `Host`
     reveals a name that was rebound to this machine's address (DNS rebinding).
     """
     if not _is_own_name(headers.get("host", "")):
-        raise ForbiddenError(
+        raise InvalidRequestError(
             "The Host header is not a name of this machine. Without keys, the gateway accepts only "
             "requests to localhost. Set a key to serve it under another name.",
             code="foreign_host",
+            status=403,
         )
     origin = headers.get("origin")
     if origin is None:
@@ -131,10 +131,11 @@ def refuse_foreign_pages_without_keys(path: str, headers: Mapping[str, str]) -> 
     else:
         is_foreign = not is_loopback(_split_url(origin)[1])
     if is_foreign:
-        raise ForbiddenError(
+        raise InvalidRequestError(
             "The request comes from a web page of another origin, which a gateway without keys "
             "refuses. Set a key in keys.api, and send it with the request.",
             code="foreign_origin",
+            status=403,
         )
 
 

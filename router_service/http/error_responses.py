@@ -17,30 +17,16 @@ from router_service.apis.answer_errors import is_openai_error, unwrapped, write_
 from router_service.apis.api import Api
 from router_service.apis.registry import APIS
 from router_service.core.errors import (
-    AccountConflictError,
     AdmissionError,
-    BodyTimeoutError,
-    BodyTooLargeError,
     DatabaseError,
     DeadlineError,
     Failure,
-    ForbiddenError,
     InvalidRequestError,
     KeysUnavailableError,
-    ModelNotFoundError,
-    NotFoundError,
-    NothingToRouteError,
-    NotServedError,
-    ObjectNotFoundError,
     OverloadedError,
     ReloadRefusedError,
-    ResponseElsewhereError,
-    ResponseNotFoundError,
     StoreError,
     SwitchcraftError,
-    UnauthorizedError,
-    UnknownAccountError,
-    UnsupportedEncodingError,
     UpstreamError,
     UpstreamRefusedError,
     UsageDisabledError,
@@ -61,21 +47,6 @@ HANDLED = (SwitchcraftError, HTTPException, RequestValidationError, ClientDiscon
 
 
 _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
-    (UnauthorizedError, 401),
-    (ForbiddenError, 403),
-    (BodyTimeoutError, 408),
-    (BodyTooLargeError, 413),
-    (UnsupportedEncodingError, 415),
-    (ModelNotFoundError, 404),
-    (NothingToRouteError, 404),
-    (ResponseNotFoundError, 404),
-    (ObjectNotFoundError, 404),
-    (NotServedError, 404),
-    (UnknownAccountError, 404),
-    (ResponseElsewhereError, 409),
-    (AccountConflictError, 409),
-    (InvalidRequestError, 400),
-    (NotFoundError, 404),
     (OverloadedError, 503),
     (ReloadRefusedError, 409),
     (StoreError, 503),
@@ -88,7 +59,6 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
 _CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
     (DeadlineError, "deadline_exceeded"),
     (UpstreamError, "upstream_unavailable"),
-    (NotFoundError, "not_found"),
     (ReloadRefusedError, "reload_refused"),
     (StoreError, "store_unavailable"),
     (DatabaseError, "database_unavailable"),
@@ -109,12 +79,10 @@ def status_of(exc: Exception) -> int:
     """Return the HTTP status of an error."""
     if isinstance(exc, UpstreamError):
         return _UPSTREAM_STATUSES.get(exc.failure, 502)
-    if isinstance(exc, AdmissionError):
+    if isinstance(exc, InvalidRequestError | AdmissionError):
         return exc.status
     if isinstance(exc, OverloadedError) and exc.is_callers:
         return 429
-    if isinstance(exc, NotServedError) and exc.allowed:
-        return 405
     fitting = (status for kind, status in _STATUSES if isinstance(exc, kind))
     return next(fitting, 500)
 
@@ -169,7 +137,7 @@ def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
             kind = "upstream_error"
         case AdmissionError():
             kind = exc.kind
-        case NotFoundError() | ReloadRefusedError() | UsageDisabledError():
+        case ReloadRefusedError() | UsageDisabledError():
             kind = "invalid_request_error"
         case OverloadedError() if exc.is_callers:
             kind = "requests"
@@ -257,11 +225,13 @@ def refuse(gateway: Gateway, scope: Scope, exc: SwitchcraftError | ClientDisconn
 def headers_of(exc: Exception) -> dict[str, str]:
     """Return the headers that an error's status requires (RFC 9110, sections 10.2.3 and 11.6)."""
     match exc:
-        case UnauthorizedError():
+        case InvalidRequestError(status=401):
             # Not Basic: a browser would then ask the page's user for a password in its own dialog.
             return {"www-authenticate": "Bearer"}
-        case NotServedError() if exc.allowed:
-            return {"allow": ", ".join(exc.allowed)}  # RFC 9110, section 15.5.6
+        case InvalidRequestError(allow=str(methods)):
+            return {"allow": methods}  # RFC 9110, section 15.5.6
+        case InvalidRequestError(status=408):
+            return {"connection": "close"}  # the rest of the body is never read
         case AdmissionError():
             named = {name.decode(): value.decode() for name, value in exc.headers}
             if not exc.should_retry:
@@ -270,8 +240,6 @@ def headers_of(exc: Exception) -> dict[str, str]:
             if exc.retry_after_s is not None:  # OpenAI's clients read it before `retry-after`
                 named["retry-after-ms"] = str(max(1, math.ceil(exc.retry_after_s * 1000)))
             return named | retry_after(exc)
-        case BodyTimeoutError():
-            return {"connection": "close"}  # the rest of the body is never read
         case _:
             return retry_after(exc)
 

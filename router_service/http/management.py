@@ -15,7 +15,8 @@ from router_service.access.key import Key
 from router_service.apis.conversation import decode_object
 from router_service.artifact import FrontierPoint
 from router_service.core.decision_record import LoggedCall, Verdict
-from router_service.core.errors import InvalidRequestError, ModelNotAllowedError, ModelNotFoundError
+from router_service.core.errors import InvalidRequestError
+from router_service.core.refusals import model_not_allowed, model_not_found
 from router_service.core.releases import Publication, Track
 from router_service.core.strict_json import check_integers
 from router_service.http.auth import UI_PATH
@@ -235,9 +236,9 @@ async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     name, allowed = planner.unalias(model), planner.names_for(key)
     if not planner.has_name(name):
         patterns = gateway_of(request).engine.pool.models.patterns
-        raise ModelNotFoundError(model[:200], (*allowed, *patterns))
+        raise model_not_found(model[:200], (*allowed, *patterns))
     if not planner.may_name(key, name):
-        raise ModelNotAllowedError(model[:200], allowed)
+        raise model_not_allowed(model[:200], allowed)
     if _speaks_messages(request):
         return _anthropic_model(planner, key, model, name)
     return ModelCard(id=model)

@@ -19,8 +19,6 @@ from router_service.apis.conversation import Reference, as_text, decode_object
 from router_service.apis.references import find_references
 from router_service.core.errors import (
     InvalidRequestError,
-    NotServedError,
-    ResponseNotFoundError,
     StoreError,
     SwitchcraftError,
     UpstreamError,
@@ -28,6 +26,7 @@ from router_service.core.errors import (
 )
 from router_service.core.reasons import Reason
 from router_service.core.record import CLIENT_LEFT, Ending, RecordKind
+from router_service.core.refusals import not_served, response_not_found
 from router_service.http.error_responses import (
     ErrorFormat,
     error_response,
@@ -121,7 +120,7 @@ async def stored_response(request: Request, response_id: str) -> Response:
         sees = engine.viewer(key).sees(held)
         found = engine.releases.stable.pool_for(key).holder(held) if sees else None
         if found is None:
-            raise ResponseNotFoundError(response_id[:200])
+            raise response_not_found(response_id[:200])
         return found
 
     return PassedAnswer(request, holder)
@@ -154,7 +153,7 @@ async def other(request: Request) -> Response:
         model = engine.pool.pass_through
         if model is None:
             path, served = request.scope["path"][:200], request.app.state.served
-            raise NotServedError(request.method, path, served)
+            raise not_served(request.method, path, served)
         engine.releases.stable.check_model(call_of(request).key, model.name)
         await _check_owner(gateway, engine, request, named)
         return model
@@ -182,7 +181,7 @@ async def _check_owner(
 ) -> None:
     """Check that the caller may use every object that the request names.
 
-    Raise ObjectNotFoundError or ForbiddenError if not.
+    Raise InvalidRequestError if not.
     """
     viewer = engine.viewer(call_of(request).key)
     if viewer.sees_unowned:

@@ -17,12 +17,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest
-from router_service.core.errors import (
-    BodyTimeoutError,
-    BodyTooLargeError,
-    InvalidRequestError,
-    UnsupportedEncodingError,
-)
+from router_service.core.errors import InvalidRequestError
+from router_service.core.refusals import BODY_ENCODED, BODY_LATE, BODY_TOO_LARGE
 from router_service.http.error_responses import CALL
 from router_service.requests.call import Call
 from router_service.requests.deciding import AT_ONCE_BYTES
@@ -201,17 +197,17 @@ async def read_body(
     its slot forever. Compressed bodies are refused, because a small one could unpack to any size.
     The body counts towards the memory that requests may hold.
 
-    Raises BodyTooLargeError as soon as the size is known, BodyTimeoutError,
-    UnsupportedEncodingError, OverloadedError, and ClientDisconnect.
+    Raises InvalidRequestError, for a body that is too large as soon as its size is known,
+    OverloadedError, and ClientDisconnect.
     """
     call, parts, size = call_of(request), [], 0
     encoding = call.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
-        raise UnsupportedEncodingError(encoding[:40])
+        raise BODY_ENCODED.error(encoding=encoding[:40])
     limit_bytes = min(server.max_body_bytes, limit_bytes or server.max_body_bytes)
     announced = call.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit_bytes:
-        raise BodyTooLargeError(limit_bytes)
+        raise BODY_TOO_LARGE.error(limit_bytes=limit_bytes)
 
     def keep(message: Message) -> bool:
         """Keep a part of the body; return whether more will follow."""
@@ -221,7 +217,7 @@ async def read_body(
         part = message.get("body", b"")
         size += len(part)
         if size > limit_bytes:
-            raise BodyTooLargeError(limit_bytes)
+            raise BODY_TOO_LARGE.error(limit_bytes=limit_bytes)
         call.hold_memory(BODY_COPIES * len(part))
         parts.append(part)
         return bool(message.get("more_body", False))
@@ -234,7 +230,7 @@ async def read_body(
                 while keep(await request.receive()):
                     pass
         except TimeoutError as exc:
-            raise BodyTimeoutError(server.body_timeout_s) from exc
+            raise BODY_LATE.error(limit_s=server.body_timeout_s) from exc
     return b"".join(parts)
 
 

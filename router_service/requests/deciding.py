@@ -40,9 +40,7 @@ async def plan_request(  # noqa: PLR0913
     the client wants and have its API key, and `session` names the conversation. `timer` gets the
     duration of each step.
 
-    Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, ModelNotAllowedError,
-    PolicyError, PolicyNotAllowedError, NoCapableModelError, ResponseNotFoundError or
-    ResponseElsewhereError), OverloadedError and StoreError.
+    Raises InvalidRequestError, OverloadedError and StoreError.
     """
     started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)

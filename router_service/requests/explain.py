@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from router_service.apis.conversation import as_list
 from router_service.artifact import FrontierPoint
-from router_service.core.errors import NothingToRouteError
 from router_service.core.reasons import Reason
+from router_service.core.refusals import NOTHING_TO_ROUTE
 from router_service.core.resources import StageName, Timer
 from router_service.measurement.advice import Advice, advise
 from router_service.measurement.held_out import served_points, single_accuracies
@@ -168,7 +168,7 @@ class Explainer:
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
         """Explain a request body; raises the errors of `parse_request` and `Planner.prepare`."""
         if not self._pool.by_arm:
-            raise NothingToRouteError(self._model_name, tuple(self._pool.models))
+            raise NOTHING_TO_ROUTE.error(model=self._model_name, known=", ".join(self._pool.models))
         request = parse_request(endpoint, body)
         conversation = request.conversation
         headers = PolicyHeaders(policy, self._verified_goals)

@@ -35,15 +35,16 @@ from router_service.core.decision_record import (
     LoggedFeedback,
     Verdict,
 )
-from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
+from router_service.core.errors import InvalidRequestError, StoreError
 from router_service.core.reasons import Reason
+from router_service.core.refusals import RECORD_NOT_FOUND
 from router_service.requests.call import Call
 from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
 from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
 from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, Metrics, probability_bin
-from router_service.telemetry.usage import Entry, LaterSum, UsageHistory
+from router_service.telemetry.usage import LaterSum, UsageEntry, UsageHistory
 
 CLOSING_S = 5.0
 """Longest time that a shutdown waits for the log."""
@@ -157,14 +158,14 @@ class BackgroundLog:
                 self._log.write(found)
                 self._metrics.weak_evidence.labels(found.arm, found.kind).inc()
                 if call.answered is not None:
-                    self._usage.add_later(Entry(*call.answered), _LATER_SUMS[found.kind])
+                    self._usage.add_later(UsageEntry(*call.answered), _LATER_SUMS[found.kind])
 
     def _count_calls(self, ended: Call, validities: Sequence[CallValidity]) -> None:
         for validity, count in Counter(validities).items():
             self._metrics.tool_calls.labels(ended.accepted.model.name, validity).inc(count)
         invalid = sum(validity in _INVALID for validity in validities)
         if invalid and ended.record is not None:
-            self._usage.add_later(Entry.of(ended.record), "invalid_calls", invalid)
+            self._usage.add_later(UsageEntry.of(ended.record), "invalid_calls", invalid)
 
     def _close(self) -> None:
         self._log.close()
@@ -252,7 +253,7 @@ class WeakEvidence:
                         arm=arm,
                         tool=self._tool(call),
                         arguments_sha256=_arguments_sha256(call),
-                        answered=None if record is None else Entry.of(record),
+                        answered=None if record is None else UsageEntry.of(record),
                     )
                     for call in next_calls
                     if call.id
@@ -397,11 +398,11 @@ class Feedback:
     async def decision(self, decision_id: str, key: Key) -> DecisionRecord:
         """Return one of a key's decisions; the admin key may read all.
 
-        Raises StoreError, and NotFoundError if the decision is unknown or belongs to another key.
+        Raises StoreError, and InvalidRequestError if the decision is unknown or another key's.
         """
         record = await self._decisions.get(decision_id)
         if record is None or not (key.is_admin or key.name == record.key):
-            raise NotFoundError("decision", decision_id)
+            raise RECORD_NOT_FOUND.error(kind="decision", identifier=decision_id)
         return record
 
     async def take(self, given: ClientFeedback, key: Key) -> Verdict:
@@ -425,7 +426,7 @@ class Feedback:
             self._metrics.feedback.labels(arm or NO_MODEL, release, given.verdict).inc()
             if given.correct is not None:
                 name: LaterSum = "feedback_correct" if given.correct else "feedback_wrong"
-                self._usage.add_later(Entry.of(record), name)
+                self._usage.add_later(UsageEntry.of(record), name)
             # A verified answer was accepted for its content, so it is more often correct than its
             # arm's probability says.
             probabilities = None if record.candidates else record.probabilities

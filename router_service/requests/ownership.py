@@ -13,12 +13,8 @@ from contextlib import suppress
 
 from router_service.apis.conversation import Json, Reference
 from router_service.apis.references import CONTINUATION_FIELDS
-from router_service.core.errors import (
-    ForbiddenError,
-    ObjectNotFoundError,
-    ResponseNotFoundError,
-    StoreError,
-)
+from router_service.core.errors import InvalidRequestError, StoreError
+from router_service.core.refusals import OBJECT_NOT_FOUND, response_not_found
 from router_service.core.values import request_value
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore, UpstreamObject
@@ -53,7 +49,7 @@ class Ownership:
         self._held = held
 
     async def check_path(self, viewer: ObjectAccess, method: str, segments: Sequence[str]) -> None:
-        """Raise ObjectNotFoundError or ForbiddenError unless a caller may send this request.
+        """Raise InvalidRequestError unless a caller may send this request.
 
         If the path names no object, the caller may create objects, but not list or change them.
         Every object in the path must belong to the caller, or be unknown and come after an object
@@ -66,19 +62,20 @@ class Ownership:
             held = await self._held.fetch(segment)
             is_id = held is not None or not (segment in _WORDS or _WORD.fullmatch(segment))
             if is_id and not viewer.sees(held) and not (held is None and owns):
-                raise ObjectNotFoundError(segment)
+                raise OBJECT_NOT_FOUND.error(identifier=segment[:200])
             owns = owns or held is not None
         is_too_long = len(segments) > MAX_SEGMENTS
         if is_too_long or not (owns or method == "POST") or segments[0] in ADMINISTRATION:
-            raise ForbiddenError(
+            raise InvalidRequestError(
                 f"{method} /v1/{segments[0][:80]} can reach objects of all API keys, so it needs "
                 "the admin key. Put the id of an object that your key has created into the path, "
                 "or ask the operator to set router.pass_through_shared.",
                 code="admin_key_needed",
+                status=403,
             )
 
     async def check_references(self, viewer: ObjectAccess, references: Iterable[Reference]) -> None:
-        """Raise ResponseNotFoundError or ObjectNotFoundError if a body names another key's object.
+        """Raise InvalidRequestError if a body names another key's object.
 
         An unknown object is refused only if the request continues it. Other unknown objects, such
         as files and vector stores, may be the operator's, for all keys. Also raises StoreError.
@@ -90,20 +87,20 @@ class Ownership:
             if viewer.sees(held):
                 continue
             if reference.param in CONTINUATION_FIELDS:
-                raise ResponseNotFoundError(reference.id[:200], param=reference.param)
+                raise response_not_found(reference.id[:200], param=reference.param)
             if held is not None:
-                raise ObjectNotFoundError(reference.id, param=reference.param)
+                raise OBJECT_NOT_FOUND.error(param=reference.param, identifier=reference.id[:200])
 
     async def holder(self, viewer: ObjectAccess, reference: Reference) -> UpstreamObject | None:
         """Return what is known about the response or conversation that a request continues.
 
         Reads the shared store only if the object is not in local memory, because another replica
-        may have relayed it. Raises ResponseNotFoundError if the caller may not use the object, and
+        may have relayed it. Raises InvalidRequestError if the caller may not use the object, and
         StoreError.
         """
         held = await self._held.fetch(reference.id)
         if not viewer.sees(held):
-            raise ResponseNotFoundError(reference.id[:200], param=reference.param)
+            raise response_not_found(reference.id[:200], param=reference.param)
         return held
 
     async def creator(self, caller: str | None, method: str, segments: Sequence[str]) -> str | None:

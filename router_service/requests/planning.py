@@ -16,14 +16,15 @@ from router_service.access.key import NO_KEY, Key
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.decision_record import BudgetChange
-from router_service.core.errors import (
-    ModelNotAllowedError,
-    ModelNotFoundError,
-    PolicyNotAllowedError,
-    ResponseElsewhereError,
-    ResponseNotFoundError,
-)
 from router_service.core.reasons import Reason
+from router_service.core.refusals import (
+    POLICY_NOT_ALLOWED,
+    RESPONSE_ELSEWHERE,
+    may_use,
+    model_not_allowed,
+    model_not_found,
+    response_not_found,
+)
 from router_service.core.releases import CanaryTrial, Track
 from router_service.core.resources import (
     Timer,
@@ -217,7 +218,7 @@ class Planner:
     def __init__(self, router: Router, pool: Pool, settings: RouterSettings) -> None:
         """Plan with a router for a pool, as the section `router` of the configuration says.
 
-        Raises PolicyError or ModelNotFoundError for an alias of an unknown name.
+        Raises InvalidRequestError for an alias of an unknown name.
         """
         self.router = router
         self._pool = pool
@@ -257,7 +258,7 @@ class Planner:
             if target not in pool.models:
                 name, _, suffix = target.partition(":")
                 if name != model_name:
-                    raise ModelNotFoundError(target, self.names)
+                    raise model_not_found(target, self.names)
                 if suffix:
                     router.policy(suffix)
         self._allowed_by_list: dict[frozenset[str], _AllowedModels] = {}
@@ -271,7 +272,7 @@ class Planner:
         a failed router, with the most expensive arms first. If the request continues a response,
         call `continued`.
 
-        Raises ModelNotFoundError, PolicyError and NoCapableModelError.
+        Raises InvalidRequestError.
         """
         key = headers.key
         wanted = self.unalias(request.model)
@@ -281,14 +282,14 @@ class Planner:
         if pinned is None and not (is_routed and name == self.model_name):
             served = (*self.names_for(key), *self._pool.models.patterns)
             known = [n for n in served if is_routed or n.partition(":")[0] != self.model_name]
-            raise ModelNotFoundError(request.model[:200], tuple(known))
+            raise model_not_found(request.model[:200], tuple(known))
         pool = self.pool_for(key)
         if key.models is not None:
             if pinned is None and headers.policy and not headers.is_granted:
                 wanted = f"{name}:{headers.policy}"
             self.check_model(key, wanted)
             if pinned is None and not pool.chat_models and self._pool.chat_models:
-                raise ModelNotAllowedError(wanted, self.names_for(key))
+                raise model_not_allowed(wanted, self.names_for(key))
         plan = Plan(request, self, headers, pool.baseline)
         if pinned is not None:
             plan.reason = Reason.PINNED if request.continues is None else Reason.CONTINUED
@@ -359,11 +360,11 @@ class Planner:
     def models_for(self, name: str, key: Key = NO_KEY) -> tuple[Model, ...]:
         """Return the models that may answer a key's requests for a name.
 
-        Raises ModelNotFoundError and ModelNotAllowedError.
+        Raises InvalidRequestError.
         """
         wanted, pool = self.unalias(name), self.pool_for(key)
         if wanted not in self._pool.models and wanted.partition(":")[0] != self.model_name:
-            raise ModelNotFoundError(name[:200], self.names_for(key))
+            raise model_not_found(name[:200], self.names_for(key))
         self.check_model(key, wanted)
         if wanted in pool.models:
             return (pool.models[wanted],)
@@ -398,12 +399,12 @@ class Planner:
         return name in self.names or name in self._pool.models
 
     def check_model(self, key: Key, name: str) -> None:
-        """Raise ModelNotAllowedError unless a key's requests may name a model.
+        """Raise InvalidRequestError unless a key's requests may name a model.
 
         The name is known, and no alias.
         """
         if key.models is not None and not self.may_name(key, name, with_policy=False):
-            raise ModelNotAllowedError(name[:200], self.names_for(key))
+            raise model_not_allowed(name[:200], self.names_for(key))
 
     def may_name(self, key: Key, name: str, *, with_policy: bool = True) -> bool:
         """Return whether a key allows a name, and also the policy in it if `with_policy`."""
@@ -454,8 +455,8 @@ class Planner:
     def continued(self, plan: Plan, held: UpstreamObject | None) -> None:
         """Set the model of a request that continues a response which `held` describes.
 
-        Raises ResponseNotFoundError if no configured model can be assumed to have the response,
-        and ResponseElsewhereError if the request names a model that is not served by the provider
+        Raises InvalidRequestError if no configured model can be assumed to have the response,
+        or if the request names a model that is not served by the provider
         that stored the response.
         """
         request = plan.request
@@ -464,11 +465,13 @@ class Planner:
         pool = self.pool_for(plan.policy_headers.key)
         holder, pinned = pool.holder(held), pool.models.get(self.unalias(request.model))
         if holder is None or untranslatable(holder, request):
-            raise ResponseNotFoundError(continues.id[:200], param=continues.param)
+            raise response_not_found(continues.id[:200], param=continues.param)
         if pinned is not None and pinned.name != holder.name:
             beside = pool.at_same_account(holder, pinned)
             if beside is None:
-                raise ResponseElsewhereError(continues.id[:200], pinned.name, holder.name)
+                raise RESPONSE_ELSEWHERE.error(
+                    identifier=continues.id[:200], model=pinned.name, holder=holder.name
+                )
             holder = beside
         plan.models = (holder,)
 
@@ -680,7 +683,7 @@ class Planner:
         A request that names no policy has the one for its tools' `risk`, or else the default. If
         its key does not allow these, it has the first policy of the key's list.
 
-        Raises PolicyError and PolicyNotAllowedError.
+        Raises InvalidRequestError.
         """
         is_in_header = headers.policy is not None
         text, param = (headers.policy, POLICY_HEADER) if is_in_header else (suffix, "model")
@@ -688,7 +691,9 @@ class Planner:
         if text is None or text == DEFAULT:
             text = self._default_for(key, self.risk.policy(risk))
         elif not key.allows_policy(text):
-            raise PolicyNotAllowedError(text, key.policies or (), param=param)
+            raise POLICY_NOT_ALLOWED.error(
+                param=param, policy=text[:80], may_use=may_use(key.policies or ())
+            )
         rule = self.router.policy(text, param=param, verified_goals=headers.verified_goals)
         return name_policy(text, rule)
 
@@ -708,7 +713,7 @@ class Planner:
         for policy in key.policies:
             if not policy.endswith("*"):
                 return policy
-        raise PolicyNotAllowedError(DEFAULT, key.policies, param="model")
+        raise POLICY_NOT_ALLOWED.error(param="model", policy=DEFAULT, may_use=may_use(key.policies))
 
     def choosing_policy(self, policy: NamedPolicy[Policy | Verified] | None) -> NamedPolicy[Policy]:
         """Return the policy by which an arm is chosen if the answer is not verified."""

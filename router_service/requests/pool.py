@@ -9,13 +9,8 @@ from functools import cached_property
 
 from router_service.apis.api import Api
 from router_service.artifact import Manifest
-from router_service.core.errors import (
-    ConfigError,
-    ConfigErrors,
-    NoCapableModelError,
-    NothingToRouteError,
-    UnpricedModelError,
-)
+from router_service.core.errors import ConfigError, ConfigErrors, UnpricedModelError
+from router_service.core.refusals import NOTHING_TO_ROUTE, no_capable_model
 from router_service.policies.caching import ArmTerms, cache_rule
 from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
@@ -215,19 +210,20 @@ class Pool:
         return {arm: arm_label(arm, model.name) for arm, model in self.by_arm.items()}
 
     def check_routable(self, model_name: str) -> None:
-        """Raise NothingToRouteError if no model can answer a request for the router."""
+        """Raise InvalidRequestError if no model can answer a request for the router."""
         if not self.chat_models:
-            raise NothingToRouteError(model_name, (*self.models, *self.models.patterns))
+            known = ", ".join((*self.models, *self.models.patterns))
+            raise NOTHING_TO_ROUTE.error(model=model_name, known=known)
 
     def pinned(self, model: Model, request: ParsedRequest) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
 
         The named model is tried first, because only its upstream can tell what it supports. Raises
-        NoCapableModelError if the request cannot even be sent to it.
+        InvalidRequestError if the request cannot even be sent to it.
         """
         missing = untranslatable(model, request)
         if missing:
-            raise NoCapableModelError({model.name: missing})
+            raise no_capable_model({model.name: missing})
         others = [self.models[name] for name in model.fallbacks if name in self.models]
         return (model, *[other for other in others if not lacks(other, request)])
 
@@ -258,13 +254,13 @@ class Pool:
 
 
 def capable_models(models: Sequence[Model], request: ParsedRequest) -> tuple[Model, ...]:
-    """Return the models that can serve a request; raises NoCapableModelError if none can."""
+    """Return the models that can serve a request; raises InvalidRequestError if none can."""
     able = tuple([model for model in models if not lacks(model, request)])
     if not able:
         missing = {model.name: lacks(model, request) for model in models}
         excesses = [model.capabilities.excess_tokens(request.requirements) for model in models]
         least = min((excess for excess in excesses if excess is not None), default=None)
-        raise NoCapableModelError(missing, excess_tokens=least)
+        raise no_capable_model(missing, excess_tokens=least)
     return able
 
 

@@ -77,7 +77,7 @@ class RememberedCall(StoredRecord):
     """The tool's name, or a hash of it if content is not kept."""
     arguments_sha256: str
     answered: tuple[int, str | None, str | None, str, str] | None = None
-    """The `telemetry.usage.Entry` of the answer's request; None in records of older versions."""
+    """The `telemetry.usage.UsageEntry` of the request; None in records of older versions."""
 
 
 class EvidenceMark(StoredRecord):

@@ -89,7 +89,7 @@ _TIDY_LOCK = 0x5357_5449_4459
 _log = logging.getLogger("switchcraft.usage")
 
 
-class Entry(NamedTuple):
+class UsageEntry(NamedTuple):
     """What requests have in common whose usage is added up."""
 
     minute: int
@@ -101,7 +101,7 @@ class Entry(NamedTuple):
     """The policy as people read it, see `label_policy`."""
 
     @classmethod
-    def of(cls, record: DecisionRecord | Record) -> Entry:
+    def of(cls, record: DecisionRecord | Record) -> UsageEntry:
         """Return the entry of a request that has ended."""
         policy = record.policy_label or NO_POLICY
         minute = int(record.created) // MINUTE_S * MINUTE_S
@@ -139,14 +139,14 @@ class UsageHistory:
         self._max_pending = database.max_pending_rows
         self._clock = clock
         self._turn_s = turn_s
-        self._pending: dict[Entry, UsageSums] = {}
+        self._pending: dict[UsageEntry, UsageSums] = {}
         self._lock = threading.Lock()
         """Protects the pending sums, to which the event loop and the thread of feedback add."""
         self._dropped = 0
         self._policies: set[str] = set()
         self._writer = f"usage {secrets.token_hex(8)}"
         """The row of `state` that says which batch this process has written last."""
-        self._batch: list[tuple[Entry, UsageSums]] = []
+        self._batch: list[tuple[UsageEntry, UsageSums]] = []
         """What is being written, or could not be written yet."""
         self._batch_id = 0
         self._may_be_written = False
@@ -161,18 +161,18 @@ class UsageHistory:
             for record in records:
                 sums = None
                 if record.kind is not RecordKind.OWN:
-                    sums = self._sums_of(Entry.of(record))
+                    sums = self._sums_of(UsageEntry.of(record))
                 if sums is not None:
                     _add_record(sums, record)
 
-    def add_later(self, entry: Entry, name: LaterSum, number: int = 1) -> None:
+    def add_later(self, entry: UsageEntry, name: LaterSum, number: int = 1) -> None:
         """Add what is learned of an answer afterwards to the sums of its request; thread-safe."""
         with self._lock:
             sums = self._sums_of(entry)
             if sums is not None:
                 setattr(sums, name, getattr(sums, name) + number)
 
-    def _sums_of(self, entry: Entry) -> UsageSums | None:
+    def _sums_of(self, entry: UsageEntry) -> UsageSums | None:
         """Return the pending sums of an entry; None if there are too many, which is counted.
 
         If too many different policies are recorded already, the entry's is recorded without its

@@ -16,15 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service.core.decision_record import DecisionRecord
-from router_service.core.errors import (
-    DatabaseError,
-    NotFoundError,
-    StoreError,
-    UsageDisabledError,
-)
+from router_service.core.errors import DatabaseError, StoreError, UsageDisabledError
 from router_service.core.money import NANO
 from router_service.core.reasons import Reason
 from router_service.core.record import RequestOutcome
+from router_service.core.refusals import RECORD_NOT_FOUND
 from router_service.database.engine import Database
 from router_service.database.usage_sums import UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
@@ -156,7 +152,7 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
         pass  # then the decision is all that is known
     known = record or listed
     if known is None or (own_key is not None and known.key != own_key):
-        raise NotFoundError("request", request_id)
+        raise RECORD_NOT_FOUND.error(kind="request", identifier=request_id)
     if record is not None:
         decision = explain_record(record, gateway.engine.pool.labels)
         conversation = await gateway.conversation_index.find(record.conversation_id)

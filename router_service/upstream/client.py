@@ -20,7 +20,6 @@ from router_service.core.errors import (
     DeadlineError,
     Failure,
     OverloadedError,
-    OverlongError,
     UpstreamError,
 )
 from router_service.settings import Deployment, Timeouts
@@ -100,6 +99,9 @@ _NUMBER = re.compile(rb"[0-9]{1,64}(?:\.[0-9]{1,64})?")
 ReserveMemory = Callable[[int], None]
 """Function that reserves bytes of memory until a request ends, or raises OverloadedError. A
 negative number releases bytes."""
+
+
+_SHORTEN = "Ask for a shorter answer, or ask the operator to raise upstreams.timeouts.total_s."
 
 
 def unlimited(size_bytes: int) -> None:
@@ -533,7 +535,14 @@ class TimeoutGuard:
             raise DeadlineError(self._model) from exc
         silent_s = now_s - (self._next_s - self._idle_s)
         if self._waits > FIRST_WAITS and now_s >= self._last_s and silent_s < STILL_ANSWERING_S:
-            raise OverlongError(self._model) from exc
+            raise UpstreamError(
+                self._model,
+                "did not complete its answer in time",
+                Failure.TIMEOUT,
+                remedy=_SHORTEN,
+                # It may have asked for such a long answer, or have read it slowly.
+                may_be_client_fault=True,
+            ) from exc
         raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
 
     def _expire(self) -> None:

@@ -16,7 +16,6 @@ from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Permiss
 from router_service.access.keyring import KeyRing, StoredKeys
 from router_service.access.specs import BudgetSpec, KeyChange, NewKey, NewTeam, TeamChange
 from router_service.core.errors import (
-    AccountConflictError,
     InvalidRequestError,
     SwitchcraftError,
     UnknownAccountError,
@@ -134,11 +133,11 @@ def test_names_are_taken_for_ever(accounts: Accounts) -> None:
 
     def create(name: str) -> str:
         spec = NewKey(name=name)
-        return refused("name_taken", AccountConflictError, lambda: accounts.create_key(spec))
+        return refused("name_taken", InvalidRequestError, lambda: accounts.create_key(spec))
 
     def create_team(name: str) -> str:
         spec = NewTeam(name=name)
-        return refused("name_taken", AccountConflictError, lambda: accounts.create_team(spec))
+        return refused("name_taken", InvalidRequestError, lambda: accounts.create_team(spec))
 
     assert "exists already" in create("a")
     accounts.revoke_key("a")
@@ -274,7 +273,7 @@ def test_revocation_is_final(accounts: Accounts, reader: Reader) -> None:
         lambda: accounts.rotate_key("a", 1),
         lambda: accounts.change_key("a", KeyChange(owner="b")),
     ):
-        refused("key_revoked", AccountConflictError, work)
+        refused("key_revoked", InvalidRequestError, work)
     assert not any(Reader(reader._database, lambda: 0.0).find(secret) for secret in secrets)
 
 
@@ -297,7 +296,7 @@ def test_first_key_of_an_open_gateway_is_an_admin_key(database: Database) -> Non
     """Otherwise the person at the page could not use it any more."""
     accounts = Accounts(database)
     spec = NewKey(name="a")
-    message = refused("admin_key_needed", AccountConflictError, lambda: accounts.create_key(spec))
+    message = refused("admin_key_needed", InvalidRequestError, lambda: accounts.create_key(spec))
     assert "switchcraft keys create NAME --admin" in message
     accounts.create_key(NewKey(name="ops", is_admin=True))
     accounts.create_key(spec)
@@ -312,7 +311,7 @@ def test_team_with_keys_cannot_be_deleted(accounts: Accounts) -> None:
     assert accounts.get_team("t").keys == 2
 
     def delete() -> str:
-        return refused("team_has_keys", AccountConflictError, lambda: accounts.delete_team("t"))
+        return refused("team_has_keys", InvalidRequestError, lambda: accounts.delete_team("t"))
 
     assert "has 2 keys" in delete()
     accounts.revoke_key("a")

@@ -10,7 +10,7 @@ import pytest
 
 from router_service.apis.answer_errors import ForeignAnswerError
 from router_service.apis.encoding import UnwritableError
-from router_service.core import errors
+from router_service.core import errors, refusals
 from router_service.core.errors import Failure, SwitchcraftError, UpstreamError
 from tests import apis
 
@@ -21,28 +21,25 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.InvalidRequestError("Give 'tools' as a list.", param="tools"): (
         "Give 'tools' as a list."
     ),
-    errors.BodyTooLargeError(1024): (
+    refusals.BODY_TOO_LARGE.error(limit_bytes=1024): (
         "The request body is larger than the limit of 1024 bytes. Send a smaller request. If the "
         "limit is server.max_body_bytes, the operator can raise it."
     ),
-    errors.UnsupportedEncodingError("gzip"): (
+    refusals.BODY_ENCODED.error(encoding="gzip"): (
         "The request body has the content encoding 'gzip', which is not supported. Send it "
         "uncompressed and without a content-encoding header."
     ),
-    errors.BodyTimeoutError(60.0): (
+    refusals.BODY_LATE.error(limit_s=60.0): (
         "The request body did not arrive within 60 s. Send it again over a faster connection, or "
         "ask the operator to raise server.body_timeout_s."
     ),
-    errors.UnauthorizedError(is_missing=True): (
+    refusals.KEY_MISSING.error(): (
         "The request has no API key. Send a key from the gateway's operator as 'Authorization: "
         "Bearer KEY'."
     ),
-    errors.UnauthorizedError(is_missing=False): (
+    refusals.KEY_INVALID.error(): (
         "The API key is not valid here. Send a key from the gateway's operator as 'Authorization: "
         "Bearer KEY'."
-    ),
-    errors.ForbiddenError("This key may not read metrics. Use the admin key."): (
-        "This key may not read metrics. Use the admin key."
     ),
     errors.KeysUnavailableError(): (
         "The API key cannot be checked, because the gateway's database of keys cannot be read yet. "
@@ -52,16 +49,13 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "There is no team with the name 'search' in the database. List the names with GET "
         "/admin/teams or `switchcraft teams list`."
     ),
-    errors.AccountConflictError("The team 'a' has 1 key. Revoke it, and delete the team then."): (
-        "The team 'a' has 1 key. Revoke it, and delete the team then."
-    ),
     errors.AdmissionError("The budget of this key is spent. It begins anew on 1 December."): (
         "The budget of this key is spent. It begins anew on 1 December."
     ),
     errors.OverloadedError("overloaded", "Too many requests are in flight."): (
         "Too many requests are in flight. Try again in 1 s."
     ),
-    errors.NothingToRouteError("switchcraft", ("small", "large")): (
+    refusals.NOTHING_TO_ROUTE.error(model="switchcraft", known="small, large"): (
         "The model 'switchcraft' chooses among the models that this gateway's router has measured, "
         "and none of the configured models is one of them. Name a model instead: small, large. "
         "`switchcraft check` tells the operator how a model joins."
@@ -73,7 +67,7 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.FetchError("https://example.com/data.git", "does not answer; try again later"): (
         "https://example.com/data.git does not answer; try again later"
     ),
-    errors.ModelNotFoundError("gpt-9", ("switchcraft", "small")): (
+    refusals.model_not_found("gpt-9", ("switchcraft", "small")): (
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
     ),
     errors.UnpricedModelError("openai/gpt-9", "openai/*"): (
@@ -84,56 +78,56 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.CredentialsError("Amazon Bedrock", "Unable to locate credentials.", "Set a profile"): (
         "No credentials for Amazon Bedrock: Unable to locate credentials. Set a profile."
     ),
-    errors.ModelNotAllowedError("large", ("switchcraft", "small")): (
+    refusals.model_not_allowed("large", ("switchcraft", "small")): (
         "This API key may not use 'large'. It may use these: switchcraft, small. Name another "
         "model, or ask the operator to allow it."
     ),
-    errors.PolicyNotAllowedError("quality", (), param="model"): (
+    refusals.POLICY_NOT_ALLOWED.error(policy="quality", may_use=refusals.may_use(())): (
         "This API key may not use the policy 'quality'. It may use none. Name another policy, or "
         "ask the operator to allow it."
     ),
-    errors.NoCapableModelError(
+    refusals.no_capable_model(
         {"small": ("about 9000 tokens of input (limit: 8000)",), "large": ("images", "audio")}
     ): (
         "No available model can serve this request: 'small' does not support about 9000 tokens of "
         "input (limit: 8000); 'large' does not support images, audio. Remove what is not "
         "supported, or name another model."
     ),
-    errors.NoCapableModelError(
+    refusals.no_capable_model(
         {"small": ("about 9000 tokens of input (limit: 8000)",)}, excess_tokens=1000
     ): (
         "No available model can serve this request: 'small' does not support about 9000 tokens of "
         "input (limit: 8000). Shorten the input by about 1000 tokens, or name another model."
     ),
-    errors.ResponseNotFoundError("resp_1", param="previous_response_id"): (
+    refusals.response_not_found("resp_1", param="previous_response_id"): (
         "The previous response 'resp_1' was not found. This gateway has not relayed it for your "
         "API key, or it has expired. Send the whole conversation as 'input' instead."
     ),
-    errors.ObjectNotFoundError("file-1", param="file_id"): (
+    refusals.OBJECT_NOT_FOUND.error(identifier="file-1", param="file_id"): (
         "The object 'file-1' was not found for your API key. A key can only use objects that it "
         "has created through this gateway and that have not expired. Create it again, or ask the "
         "operator to set router.pass_through_shared."
     ),
-    errors.ResponseElsewhereError("resp_1", "small", "large"): (
+    refusals.RESPONSE_ELSEWHERE.error(identifier="resp_1", model="small", holder="large"): (
         "The model 'small' cannot continue 'resp_1', because only an upstream of the model 'large' "
         "stores it. Name that model, or send the whole conversation as 'input'."
     ),
-    errors.NotServedError("POST", "/v1/files/file-1"): (
+    refusals.not_served("POST", "/v1/files/file-1", {}): (
         "The Files API is not served by this gateway. To pass its requests through to an upstream, "
         "set router.pass_through to one of the configured models."
     ),
-    errors.NotServedError("POST", "/v1/nothing"): (
+    refusals.not_served("POST", "/v1/nothing", {}): (
         "There is no endpoint /v1/nothing. The endpoints are in /openapi.json. To pass other "
         "requests through to an upstream, set router.pass_through."
     ),
-    errors.NotServedError("POST", "/v1/v1/chat/completions"): (
+    refusals.not_served("POST", "/v1/v1/chat/completions", {}): (
         "The path /v1/v1/chat/completions has /v1 twice. The client adds it too: remove /v1 from "
         "its base URL, or remove it from the path."
     ),
-    errors.NotServedError("GET", "/v1/responses", {"/v1/responses": {"POST"}}): (
+    refusals.not_served("GET", "/v1/responses", {"/v1/responses": {"POST"}}): (
         "/v1/responses does not support GET. Use POST."
     ),
-    errors.NotServedError("POST", "/v1/chat/completion", {"/v1/chat/completions": {"POST"}}): (
+    refusals.not_served("POST", "/v1/chat/completion", {"/v1/chat/completions": {"POST"}}): (
         "There is no endpoint /v1/chat/completion. Did you mean /v1/chat/completions?"
     ),
     errors.PolicyError("theta=2", "2.0 is outside 0 to 1"): (
@@ -142,7 +136,7 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.PolicyError("economi", "did you mean 'economy'?"): (
         "The policy 'economi' cannot be used: did you mean 'economy'?"
     ),
-    errors.NotFoundError("decision", "dec_1"): (
+    refusals.RECORD_NOT_FOUND.error(kind="decision", identifier="dec_1"): (
         "The decision 'dec_1' was not found. Check the id: it may be wrong, or the record may have "
         "expired."
     ),
@@ -216,10 +210,6 @@ MESSAGES: dict[SwitchcraftError, str] = {
     errors.DeadlineError("small"): (
         "The upstream of model 'small' did not answer within the time that the request allows. "
         "Allow more seconds with the header x-request-timeout."
-    ),
-    errors.OverlongError("small"): (
-        "The upstream of model 'small' did not complete its answer in time. Ask for a shorter "
-        "answer, or ask the operator to raise upstreams.timeouts.total_s."
     ),
     errors.StoreError("keep a decision", "Redis is unreachable (ConnectionError)"): (
         "The store could not keep a decision: Redis is unreachable (ConnectionError). Try again "

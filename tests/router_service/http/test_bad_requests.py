@@ -10,7 +10,7 @@ import httpx
 import pytest
 from anthropic.types.shared import ErrorType
 
-from router_service.core import errors
+from router_service.core import errors, refusals
 from router_service.http.error_responses import ErrorFormat, error_response, status_of
 from router_service.policies.base import Policy
 from router_service.policies.verified import Verified
@@ -127,10 +127,10 @@ def test_unexpected_error_is_500_without_internals(sandbox: Sandbox) -> None:
     ("error", "status"),
     [
         (errors.InvalidRequestError("m"), 400),
-        (errors.BodyTooLargeError(1), 413),
-        (errors.ModelNotFoundError("m", ()), 404),
+        (refusals.BODY_TOO_LARGE.error(limit_bytes=1), 413),
+        (refusals.model_not_found("m", ()), 404),
         (errors.PolicyError("p", "q"), 400),
-        (errors.NotFoundError("k", "i"), 404),
+        (refusals.RECORD_NOT_FOUND.error(kind="k", identifier="i"), 404),
         (errors.UpstreamError("m", "p"), 502),
         (errors.UpstreamError("m", "p", errors.Failure.TIMEOUT), 504),
         (errors.UpstreamError("m", "p", errors.Failure.COOLING_DOWN), 503),

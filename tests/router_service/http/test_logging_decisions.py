@@ -370,7 +370,7 @@ class Talk:
         self.gateway = gateway
         self.messages: list[Any] = [{"role": "user", "content": opening}]
         self.decisions: list[str] = []
-        self.headers = bearer(name)
+        self.name, self.headers = name, bearer(name)
 
     def turn(self, arguments: str, result: str | None = None, **fields: object) -> None:
         """Add a result for the last call, and let the next answer call with these arguments."""
@@ -384,8 +384,10 @@ class Talk:
 
     def evidence(self) -> list[tuple[str, str]]:
         """Return the decisions with evidence against them and its kind, once all is written."""
-        quiet = "decision_log_queued"
-        wait_for(lambda: self.gateway.metric(quiet, bearer()) == 0, "all is written")
+        # Feedback is written after all that was queued before it.
+        asked, known = self.decisions[-1], len(feedback_on(self.gateway, self.decisions[-1], 0))
+        give(self.gateway, asked, self.name, correct=True).raise_for_status()
+        feedback_on(self.gateway, asked, known + 1)
         found: list[LoggedEvidence] = self.gateway.evidence(0)
         return [
             (each.decision_id, each.kind) for each in found if each.decision_id in self.decisions

@@ -11,7 +11,7 @@ import pytest
 from router_service.access.keyring import StoredKeys
 from router_service.apis.conversation import Conversation
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.errors import ModelNotFoundError
+from router_service.core.errors import InvalidRequestError
 from router_service.core.releases import Canary, CanaryTrial, ExceededLimit, Release, Track
 from router_service.core.resources import Timer
 from router_service.policies.costs import Price
@@ -184,7 +184,7 @@ def test_client_errors_are_equal_with_a_canary() -> None:
     """An unknown model gives the same error with and without a canary."""
     trials = releases(FakeRouter(TRIED))
     for number in range(30):
-        with pytest.raises(ModelNotFoundError):
+        with pytest.raises(InvalidRequestError, match="does not exist here"):
             plan(trials, f"Question {number}", model="nobody")
 
 

@@ -28,7 +28,7 @@ from router_service.telemetry.usage import (
     HOUR_S,
     MAX_POLICIES,
     MINUTE_S,
-    Entry,
+    UsageEntry,
     UsageHistory,
 )
 from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_biggest, read_sums
@@ -179,8 +179,8 @@ def test_later_findings_count_for_the_minute_of_the_request(
         ending="complete", latency_s=1,
     )  # fmt: skip
     clock.now_s += HOUR_S
-    history.add_later(Entry.of(record), "feedback_correct")
-    history.add_later(Entry.of(record), "invalid_calls", 2)
+    history.add_later(UsageEntry.of(record), "feedback_correct")
+    history.add_later(UsageEntry.of(record), "invalid_calls", 2)
     history.write(database)
     found = read(database, "start_s", wanted=UsageFilter(team="blue", model="a"))
     assert [*found] == [NOON]
