@@ -45,18 +45,6 @@ def nested(levels: int) -> dict[str, Any]:
     return schema
 
 
-def test_text_parts_are_joined_and_attachments_counted() -> None:
-    """Text parts are joined; images, audio and files are counted and not read."""
-    parts = [
-        {"type": "text", "text": "What is"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-        {"type": "text", "text": "this?"},
-    ]
-    turn = conversation({"role": "user", "content": parts}).turns[0]
-    assert (turn.text, turn.attachments) == ("What is\nthis?", 2)
-
-
 def test_all_kinds_of_calls_are_read() -> None:
     """Function calls, custom tool calls and the legacy `function_call` are all calls."""
     turn = conversation(

@@ -93,15 +93,6 @@ def test_sentence_of_each_reason(arm: str, reason: str, policy: str, sentence: s
     assert explain_choice(arm, reason, policy, P, USD).sentence == sentence
 
 
-def test_sentence_names_the_configured_models() -> None:
-    """A model with another name than its arm is named with the arm in parentheses."""
-    labels = {"mini": "haiku (mini)", "big": "big"}
-    explained = explain_choice("mini", Reason.DRIFT, "drift=0.05", P, USD, labels)
-    assert explained.sentence.startswith(
-        "haiku (mini): 91% is within 5 points of the best model (big"
-    )
-
-
 def test_facts_accompany_the_sentence() -> None:
     """The threshold, the best arm, and the arms that qualify, the cheapest first."""
     explained = explain_choice("mid", Reason.DRIFT, "drift=0.02", P, USD)

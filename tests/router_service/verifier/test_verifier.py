@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from router_service.apis.conversation import Json
 from router_service.artifact import MANIFEST, Artifact
 from router_service.core.errors import ArtifactError
-from router_service.predictor.model import Floats, Platt, logit, sigmoid
+from router_service.predictor.model import Floats
 from router_service.verifier.answer_features import Beliefs, Candidates
 from router_service.verifier.graphs import StepTerms, Verifier, VerifierSpec
 from tests.candidates import MOST, answer, ask, read, write_verifier
@@ -44,19 +44,6 @@ def candidates(**cities: str) -> Candidates:
     """Return the answers of arms `a0`, `a1` and `a2`, which name a city each."""
     known = {"Oslo": OSLO, "Lima": LIMA}
     return Candidates.of(QUESTION, {int(arm[1]): known[city] for arm, city in cities.items()})
-
-
-def expected(arm: int, agreeing: int = 0, differing: int = 0) -> float:
-    """Return the probability that the hand-made graph gives a candidate."""
-    return float(sigmoid(logit(np.array(LIKELY[arm])) + 2 * agreeing - differing))
-
-
-def test_candidates_are_judged_by_their_relations(verifier: Verifier, beliefs: Beliefs) -> None:
-    """The graph reads the named features of each candidate, and results are by column."""
-    judged = verifier.p_correct(beliefs, candidates(a2="Lima", a0="Oslo", a1="Oslo"))
-    wanted = {0: expected(0, 1, 1), 1: expected(1, 1, 1), 2: expected(2, 0, 2)}
-    assert judged == pytest.approx(wanted, abs=1e-5)
-    assert verifier.p_correct(beliefs, candidates()) == {}
 
 
 def test_first_step_asks_the_arm_with_the_largest_net_gain(
@@ -112,15 +99,6 @@ def test_two_arms_are_asked_at_once_only_in_the_last_step(
     """If there is no time for a second step, a second arm is asked if it is worth its cost."""
     step = verifier.choose_step(beliefs, candidates(), costs, [0, 1, 2], StepTerms(is_last=is_last))
     assert step.ask == ask
-
-
-def test_calibration_is_applied(tmp_path: Path, beliefs: Beliefs) -> None:
-    """The output of the first graph becomes a probability by the calibration of the spec."""
-    spec = write_verifier(tmp_path, request_features=0, arms=3)
-    line = Platt(slopes=(1.0,), intercepts=(-0.5,))
-    verifier = Verifier(tmp_path, spec.model_copy(update={"calibration": line}))
-    judged = verifier.p_correct(beliefs, candidates(a0="Oslo"))
-    assert judged[0] == pytest.approx(sigmoid(logit(np.array(0.6)) - 0.5), abs=1e-5)
 
 
 def spec_with(tmp_path: Path, **changes: Json) -> Json:
