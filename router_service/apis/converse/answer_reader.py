@@ -19,6 +19,7 @@ from router_service.apis.encoding import UnwritableError
 from router_service.apis.foreign import from_input, read_text
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -142,7 +143,7 @@ class _Block:
 
     index: int | None = None
     """Place of its part in the answer; None before the part has begun, or if it is left out."""
-    part: Text | Thinking | ToolUse | None = None
+    part: AnswerPart | None = None
     """None before the first delta, which shows what the block contains."""
     has_text: bool = False
     hidden: list[str] = field(default_factory=list)

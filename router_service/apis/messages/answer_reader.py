@@ -12,6 +12,7 @@ from router_service.apis.messages import NAME
 from router_service.apis.messages.record import STOPS, read_usage
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -37,7 +38,7 @@ DELTAS = {
 
 @dataclass(slots=True)
 class _Block:
-    part: Text | Thinking | ToolUse
+    part: AnswerPart
     has_text: bool = False
     """Whether any text has arrived. A part with text begins only then, because Anthropic rejects
     messages with empty texts."""
@@ -197,7 +198,7 @@ class MessagesReader:
             self._explanation = read_text(details.get("explanation"))
 
 
-def _read_block(block: Json) -> Text | Thinking | ToolUse:
+def _read_block(block: Json) -> AnswerPart:
     fields = block if isinstance(block, dict) else {}
     match fields.get("type"):
         case "text":

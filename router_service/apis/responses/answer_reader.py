@@ -12,6 +12,7 @@ from router_service.apis.conversation import Json, as_text
 from router_service.apis.foreign import read_text
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -37,7 +38,7 @@ _LAST = ("response.completed", "response.incomplete")
 
 _FAILURES = ("error", "response.failed", "response.cancelled")
 
-_PARTS: dict[str, Text | Thinking | ToolUse] = {
+_PARTS: dict[str, AnswerPart] = {
     "response.output_text": Text(""),
     "response.refusal": Text("", is_refusal=True),
     "response.function_call_arguments": ToolUse("", "", ""),
@@ -54,7 +55,7 @@ class _Open:
     """A part that has begun. Only the last event of a part is sure to have all of its text."""
 
     index: int
-    part: Text | Thinking | ToolUse
+    part: AnswerPart
     characters: int = 0
     source: tuple[str, Json] | None = None
     """The kind of the reasoning's text, and the place of the summary that is being read."""
@@ -158,7 +159,7 @@ class ResponsesReader:
         elif kind not in ("message", "reasoning"):
             raise _unknown_item(kind)
 
-    def _start_part(self, item: int, content: int, part: Text | Thinking | ToolUse) -> _Open:
+    def _start_part(self, item: int, content: int, part: AnswerPart) -> _Open:
         if not self._has_started:
             raise _foreign("has output before its start")
         opened = self._open.setdefault(item, {})
@@ -215,7 +216,7 @@ class ResponsesReader:
         for content, part in enumerate(_read_item(item)):
             if isinstance(part, ToolUse):
                 text = part.arguments
-                start: Text | Thinking | ToolUse = replace(part, arguments="")
+                start: AnswerPart = replace(part, arguments="")
             else:
                 text, start = part.text, replace(part, text="")
             if part == Text("") and content not in parts:
@@ -248,7 +249,7 @@ class ResponsesReader:
         return Stop.REFUSAL if self._has_refused else Stop.END
 
 
-def _read_item(item: Json) -> list[Text | Thinking | ToolUse]:
+def _read_item(item: Json) -> list[AnswerPart]:
     """Return the parts of an output item."""
     fields = item if isinstance(item, dict) else {}
     match fields.get("type"):
