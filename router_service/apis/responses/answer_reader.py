@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from router_service.apis.answer_errors import (
     ForeignAnswerError,
 )
-from router_service.apis.conversation import Json, as_text
+from router_service.apis.conversation import Json, as_dict, as_list, as_text
 from router_service.apis.foreign import read_text
 from router_service.apis.parts import (
     Answer,
@@ -138,8 +138,7 @@ class ResponsesReader:
         return self._events
 
     def _finish(self, response: dict[str, Json]) -> None:
-        output = response.get("output")
-        for index, item in enumerate(output if isinstance(output, list) else ()):
+        for index, item in enumerate(as_list(response.get("output"))):
             if index not in self._items:
                 self._end_item(item, index)
         for place in list(self._open):
@@ -240,8 +239,7 @@ class ResponsesReader:
         self._items.add(place)
 
     def _read_stop(self, response: dict[str, Json], *, is_cut: bool) -> Stop:
-        details = response.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, dict) else None
+        reason = as_dict(response.get("incomplete_details")).get("reason")
         if is_cut:
             return Stop.FILTER if reason == "content_filter" else Stop.LENGTH
         if self._has_calls:
@@ -251,19 +249,15 @@ class ResponsesReader:
 
 def _read_item(item: Json) -> list[AnswerPart]:
     """Return the parts of an output item."""
-    fields = item if isinstance(item, dict) else {}
+    fields = as_dict(item)
     match fields.get("type"):
         case "message":
-            content = fields.get("content")
-            return [_read_content(part) for part in (content if isinstance(content, list) else ())]
+            return [_read_content(part) for part in as_list(fields.get("content"))]
         case "function_call":
-            arguments = fields.get("arguments")
-            text = arguments if isinstance(arguments, str) and arguments else "{}"
+            text = as_text(fields.get("arguments")) or "{}"
             return [_read_call(fields, is_custom=False, arguments=text)]
         case "custom_tool_call":
-            written = fields.get("input")
-            text = written if isinstance(written, str) else ""
-            return [_read_call(fields, is_custom=True, arguments=text)]
+            return [_read_call(fields, is_custom=True, arguments=as_text(fields.get("input")))]
         case "reasoning":
             text = _join(fields.get("summary"), _BETWEEN_SUMMARIES) or _join(
                 fields.get("content"), ""
@@ -292,11 +286,7 @@ def _read_call(item: dict[str, Json], *, is_custom: bool, arguments: str) -> Too
 
 
 def _join(parts: Json, separator: str) -> str:
-    texts = [
-        part.get("text")
-        for part in (parts if isinstance(parts, list) else ())
-        if isinstance(part, dict)
-    ]
+    texts = [as_dict(part).get("text") for part in as_list(parts)]
     return separator.join(text for text in texts if isinstance(text, str))
 
 
