@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, as_dict
 from router_service.apis.surrogates import fix_surrogates
 from router_service.core.errors import SwitchcraftError
 
@@ -73,8 +73,7 @@ def read_error(value: Json, status: int) -> AnswerError:
 
     A status below 400 is replaced by the one that fits the error.
     """
-    value = unwrapped(value)
-    body = value if isinstance(value, dict) else {}
+    body = as_dict(unwrapped(value))
     response = body.get("response")
     inner = response if isinstance(response, dict) else body
     error = inner.get("error", inner.get("detail"))

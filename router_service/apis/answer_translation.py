@@ -22,6 +22,7 @@ from router_service.apis.foreign import (
     wrap_custom,
 )
 from router_service.apis.parts import (
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -123,7 +124,7 @@ class AnswerTranslator:
     def _whole(self, value: Json) -> bytes:
         answer = self._reader.whole(value)
         self._answer_id = self._translate_id(answer.id)
-        parts: list[Text | Thinking | ToolUse] = []
+        parts: list[AnswerPart] = []
         for index, part in enumerate(answer.parts):
             match self._adapt(part, index):
                 case ToolUse(arguments=text) as call:
@@ -256,9 +257,7 @@ class AnswerTranslator:
                 raise self._foreign("has a call with a lone surrogate")
         return text
 
-    def _adapt(
-        self, part: Text | Thinking | ToolUse, index: int
-    ) -> Text | Thinking | ToolUse | None:
+    def _adapt(self, part: AnswerPart, index: int) -> AnswerPart | None:
         """Return the part as the target can express it, or None if the client must not get it."""
         self._count(CALL_CHARACTERS)
         if isinstance(part, ToolUse):

@@ -18,6 +18,7 @@ import orjson
 
 from router_service.apis.conversation import Json
 from router_service.apis.parts import (
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -404,7 +405,7 @@ class TranslatedRecord(AnswerRecord):
         if self._characters > MAX_ANSWER_CHARACTERS:
             self.give_up()
 
-    def _start(self, index: int, part: Text | Thinking | ToolUse) -> None:
+    def _start(self, index: int, part: AnswerPart) -> None:
         match part:
             case Thinking(_, proof):
                 self.note_proof(proof)

@@ -8,6 +8,7 @@ from io import StringIO
 
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -16,7 +17,6 @@ from router_service.apis.parts import (
     PartStarted,
     Started,
     Stop,
-    Text,
     Thinking,
     ToolUse,
 )
@@ -27,13 +27,13 @@ from router_service.apis.usage import Usage
 class PartialPart:
     """A part whose text, arguments or proof are still arriving."""
 
-    start: Text | Thinking | ToolUse
+    start: AnswerPart
     # Not a list of strings: an event may add only a few characters, but each string takes 60 bytes.
     text: StringIO = field(default_factory=StringIO)
     proof: str = ""
     has_ended: bool = False
 
-    def part(self) -> Text | Thinking | ToolUse:
+    def part(self) -> AnswerPart:
         """Return the part as far as it has arrived."""
         text = self.text.getvalue()
         match self.start:

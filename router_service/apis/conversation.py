@@ -340,6 +340,11 @@ def as_text(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
+def as_dict(value: Json) -> dict[str, Json]:
+    """Return an object, or an empty one for a value of another type."""
+    return value if isinstance(value, dict) else {}
+
+
 def as_list(value: Json) -> Sequence[Json]:
     """Return an array, or an empty one for a value of another type."""
     return value if isinstance(value, list) else ()
@@ -462,9 +467,7 @@ def read_tools(body: Mapping[str, Json], unread: list[str]) -> tuple[ToolSpec, .
 
 def _read_hints(tool: Json) -> tuple[bool | None, bool | None] | None:
     """Return the MCP annotations of a tool, which clients pass on as `annotations`, if any."""
-    annotations = tool.get("annotations") if isinstance(tool, dict) else None
-    if not isinstance(annotations, dict):
-        return None
+    annotations = as_dict(as_dict(tool).get("annotations"))
     read_only, destructive = annotations.get("readOnlyHint"), annotations.get("destructiveHint")
     hints = (
         read_only if isinstance(read_only, bool) else None,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from router_service.apis.conversation import Json, as_list, as_text
+from router_service.apis.conversation import Json, as_dict, as_list, as_text
 from router_service.apis.encoding import UnwritableError, encode, fits_inside
 
 Schema = dict[str, Any]
@@ -84,7 +84,7 @@ def object_schema(schema: Json) -> Schema:
 
     The properties of alternatives are merged. Those that all alternatives require stay required.
     """
-    top: Schema = schema if isinstance(schema, dict) else {}
+    top: Schema = as_dict(schema)
     if _REFUSED_ON_TOP.isdisjoint(top) and top.get("type", "object") == "object":
         # Some servers of MCP write null for what a tool does not have.
         top = {name: value for name, value in top.items() if value is not None}
@@ -98,7 +98,7 @@ def object_schema(schema: Json) -> Schema:
 
 def structured(schema: Json, accepted: StructuredOutputs) -> Schema:
     """Return a schema as a provider accepts it if the model has to match it exactly."""
-    top: Schema = schema if isinstance(schema, dict) else {}
+    top: Schema = as_dict(schema)
     try:
         written = _Writer(top, accepted).write(top)
     except UnwritableError:
@@ -118,7 +118,7 @@ class _Merging:
         """Return a schema as one object."""
         notes: list[str] = []
         merged = {name: value for name, value in schema.items() if name not in _REFUSED_ON_TOP}
-        merged |= {"type": "object", "properties": dict(_object(merged.get("properties")))}
+        merged |= {"type": "object", "properties": dict(as_dict(merged.get("properties")))}
         self.steps += 1 + len(merged["properties"])
         if level < _MAX_MERGED_LEVELS and self.steps < _MAX_STEPS:
             parts = [self.part(each, level) for each in as_list(schema.get("allOf"))]
@@ -127,8 +127,8 @@ class _Merging:
             for part in parts:
                 _add_all(merged, part)
             for keyword in ("anyOf", "oneOf"):
-                branches = [_object(each) for each in as_list(schema.get(keyword))]
-                objects = [each for each in branches if self.is_object(each)]
+                branches = [as_dict(each) for each in as_list(schema.get(keyword))]
+                objects = [each for each in branches if self.isas_dict(each)]
                 notes += _add_any(merged, [self.part(each, level) for each in objects])
         for keyword, words in (("not", "Must not match"), ("enum", "Must be one of")):
             if keyword in schema:
@@ -143,23 +143,23 @@ class _Merging:
                 return schema
             found: Json = self._root
             for name in reference[2:].split("/"):
-                found = _object(found).get(name.replace("~1", "/").replace("~0", "~"))
-            schema = _object(found)
+                found = as_dict(found).get(name.replace("~1", "/").replace("~0", "~"))
+            schema = as_dict(found)
         return {}
 
     def part(self, schema: Json, level: int) -> Schema:
         """Return one of the schemas that are merged, as one object."""
-        part = _object(schema)
+        part = as_dict(schema)
         reference = part.get("$ref")
         if not isinstance(reference, str):
             return self.merge(part, level + 1)
         if reference not in self._merged:
             self._merged[reference] = {}  # a definition that contains itself adds nothing
             self._merged[reference] = self.merge(self.resolve(part), level + 1)
-        self.steps += len(_object(self._merged[reference].get("properties")))
+        self.steps += len(as_dict(self._merged[reference].get("properties")))
         return self._merged[reference]
 
-    def is_object(self, schema: Schema) -> bool:
+    def isas_dict(self, schema: Schema) -> bool:
         """Return whether objects match a schema, as far as it says."""
         resolved = self.resolve(schema)
         kind = resolved.get("type")
@@ -171,10 +171,10 @@ class _Merging:
 def _add_all(merged: Schema, part: Schema) -> None:
     """Add a schema that applies too."""
     properties = merged["properties"]
-    for name, value in _object(part.get("properties")).items():
+    for name, value in as_dict(part.get("properties")).items():
         known = properties.setdefault(name, value)
         if known != value:
-            properties[name] = {**_object(value), **_object(known)}
+            properties[name] = {**as_dict(value), **as_dict(known)}
     required = _texts((*as_list(merged.get("required")), *as_list(part.get("required"))))
     if required:
         merged["required"] = required
@@ -190,7 +190,7 @@ def _add_any(merged: Schema, branches: list[Schema]) -> list[str]:
     own = frozenset(merged["properties"])
     options: dict[str, dict[bytes, Json]] = {}
     for branch in branches:
-        for name, value in _object(branch.get("properties")).items():
+        for name, value in as_dict(branch.get("properties")).items():
             options.setdefault(name, {})[encode(value)] = value
     for name, found in options.items():
         if name not in own:
@@ -204,7 +204,7 @@ def _add_any(merged: Schema, branches: list[Schema]) -> list[str]:
     if all(branch.get("additionalProperties") is False for branch in branches):
         merged.setdefault("additionalProperties", False)
     names = dict.fromkeys(
-        ", ".join(each or _object(branch.get("properties")))
+        ", ".join(each or as_dict(branch.get("properties")))
         for each, branch in zip(wanted, branches, strict=True)
     )
     if len(names) < 2 or "" in names:
@@ -221,22 +221,22 @@ class _Writer:
 
     def write(self, schema: Json, level: int = 0) -> Schema:
         """Return a schema, or a schema within it."""
-        left = dict(_object(schema))
+        left = dict(as_dict(schema))
         written: Schema = {}
         self._merging.steps += 1
         if level > _MAX_WRITTEN_LEVELS or self._merging.steps > _MAX_STEPS:
             return left
         for name in _DEFINITIONS:
             if name in left:
-                definitions = _object(left.pop(name))
+                definitions = as_dict(left.pop(name))
                 written[name] = {n: self.write(value, level) for n, value in definitions.items()}
         if "$ref" in left:  # nothing may be beside it
             return written | {"$ref": left["$ref"]}
         for each in as_list(left.pop("allOf", None)):
-            part = self._merging.resolve(_object(each))
-            if self._merging.is_object(part):
+            part = self._merging.resolve(as_dict(each))
+            if self._merging.isas_dict(part):
                 part = self._merging.part(each, 0)
-            left["properties"] = dict(_object(left.get("properties")))
+            left["properties"] = dict(as_dict(left.get("properties")))
             _add_all(left, part)
         if not left.get("properties", True) and left.get("type") != "object":
             del left["properties"]
@@ -273,14 +273,14 @@ class _Writer:
         if kind is not None:
             written["type"] = kind if len(kinds) > 1 else kinds[0]
         if "object" in kinds:
-            self._write_object(left, written, level)
+            self._writeas_dict(left, written, level)
         if "array" in kinds:
             self._write_array(left, written, level)
         if as_text(left.get("format")) in self._accepted.formats:
             written["format"] = left.pop("format")
 
-    def _write_object(self, left: Schema, written: Schema, level: int) -> None:
-        properties = _object(left.pop("properties", None))
+    def _writeas_dict(self, left: Schema, written: Schema, level: int) -> None:
+        properties = as_dict(left.pop("properties", None))
         written["properties"] = {n: self.write(value, level) for n, value in properties.items()}
         wanted = _texts(as_list(left.pop("required", None)))
         if required := [name for name in wanted if name in properties]:
@@ -312,10 +312,6 @@ def _variant(schema: Schema, kind: Json) -> Schema:
     others = [words for each, words in _KEYWORDS_BY_TYPE.items() if each != own]
     dropped = frozenset().union(*others)
     return {**{n: value for n, value in schema.items() if n not in dropped}, "type": kind}
-
-
-def _object(value: Json) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _texts(values: Iterable[Json]) -> list[str]:

@@ -17,7 +17,6 @@ from router_service.artifact import (
     TOKENIZER,
     Artifact,
     file_hashes,
-    save_manifest,
 )
 from router_service.core.errors import ArtifactError
 from router_service.policies.verified import Verified
@@ -35,15 +34,6 @@ def edit_manifest(directory: Path, **fields: object) -> None:
     """Change fields of a manifest in place."""
     path = directory / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-
-
-def test_manifest_round_trip(copy: Path) -> None:
-    """A saved manifest is loaded unchanged, and the hashes are still valid."""
-    manifest = Artifact.load(copy).manifest
-    save_manifest(copy, manifest)
-    assert Artifact.load(copy).manifest == manifest
-    assert file_hashes(copy) == dict(manifest.files)
-    assert not list(copy.glob("*.partial"))
 
 
 def flip(path: Path) -> None:
@@ -182,17 +172,3 @@ def test_artifact_without_gpu_graph_runs_on_the_cpu_with_a_warning(copy: Path) -
     assert "no graph for GPUs" in execution.warning
     assert "cuda_graph: true" in execution.warning
     assert Router(Artifact.load(copy)).execution.warning is None
-
-
-def test_each_graph_is_compared_with_its_own_canary_probabilities(copy: Path) -> None:
-    """Probabilities of one graph do not refuse another one, however much the two differ."""
-    other = dict.fromkeys(Artifact.load(copy).manifest.arms, 0.0)
-    with_gpu_graph(copy, other)
-    artifact = Artifact.load(copy)
-    router = Router(artifact)
-    router.check_canaries()
-    assert {tuple(each.probabilities.values()) for each in artifact.canaries("cuda")} == {
-        tuple(other.values())
-    }
-    with pytest.raises(ArtifactError, match="line 1"):
-        artifact.check_canaries(router.predict_batch, "cuda")

@@ -66,13 +66,6 @@ def test_request_asks_for_it_by_header_or_model_name(
     assert decision["qualifying_arms"] == ["medium", "large"]
 
 
-def test_other_arms_are_tried_in_its_order(http: httpx.Client) -> None:
-    """Each fallback is what the policy chooses among the remaining arms."""
-    explained = http.post("/ui/api/explain", json=BODY, params={"policy": "ratio=0.7"}).json()
-    assert explained["candidates"] == ["medium", "large", "small"]
-    assert explained["chosen"]["floor"] == pytest.approx(0.63)
-
-
 def test_its_errors_are_those_of_its_parser(http: httpx.Client) -> None:
     """A number out of range is refused by the policy, and a misspelled name is recognized."""
     answer = http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "ratio=70"})

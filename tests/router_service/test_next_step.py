@@ -81,8 +81,8 @@ def next_step(router: Router, prediction: Prediction) -> NextStep:
 LIMITED = VerificationLimits(max_candidates=2)
 HASTY = VerificationLimits(max_added_latency_s=0.5)
 TIMED = VerificationLimits(max_added_latency_s=5)
-OSLO: Mapping[str, str | None] = {FIRST: "Oslo"}
-DIFFERING: Mapping[str, str | None] = {FIRST: "Oslo", SECOND: "Lima"}
+OSLO: dict[str, str | None] = {FIRST: "Oslo"}
+DIFFERING: dict[str, str | None] = {FIRST: "Oslo", SECOND: "Lima"}
 
 
 def costing(usd: float) -> dict[str, VerificationLimits]:
@@ -296,43 +296,23 @@ def test_policies_with_a_name_have_a_floor(shipped: Router, text: str | None, fl
 @pytest.mark.parametrize(
     ("cities", "given", "reason", "arm"),
     [
-        ({FIRST: "Oslo"}, {"policy": Verified(0.0)}, StopReason.NOT_WORTH, SECOND),
+        (OSLO, {"policy": Verified(0.0)}, StopReason.NOT_WORTH, SECOND),
+        (OSLO, {"limits": replace(LIMITED, max_candidates=1)}, StopReason.MAX_CANDIDATES, SECOND),
+        (DIFFERING | {THIRD: "Rome"}, {}, StopReason.MAX_CANDIDATES, None),
+        (OSLO, costing(0.0025), StopReason.MAX_COST, SECOND),
+        (OSLO, {"limits": HASTY, "elapsed_s": 0.4}, StopReason.MAX_ADDED_LATENCY, SECOND),
         (
-            {FIRST: "Oslo"},
-            {"limits": VerificationLimits(max_candidates=1)},
-            StopReason.MAX_CANDIDATES,
-            SECOND,
-        ),
-        (
-            {FIRST: "Oslo", SECOND: "Lima", THIRD: "Rome"},
-            {},
-            StopReason.MAX_CANDIDATES,
-            None,
-        ),
-        (
-            {FIRST: "Oslo"},
-            {"limits": VerificationLimits(max_cost_usd=0.0025)},
-            StopReason.MAX_COST,
-            SECOND,
-        ),
-        (
-            {FIRST: "Oslo"},
-            {"limits": VerificationLimits(max_added_latency_s=1), "elapsed_s": 0.5},
-            StopReason.MAX_ADDED_LATENCY,
-            SECOND,
-        ),
-        (
-            {FIRST: "Oslo"},
+            OSLO,
             {"arms": (), "excluded": {THIRD: StopReason.SHUTDOWN}},
             StopReason.SHUTDOWN,
             THIRD,
         ),
-        ({FIRST: "Oslo"}, {"arms": ()}, StopReason.NO_MODEL_LEFT, None),
+        (OSLO, {"arms": ()}, StopReason.NO_MODEL_LEFT, None),
     ],
 )
 def test_step_says_why_it_stops(
     next_step: NextStep,
-    cities: Mapping[str, str],
+    cities: Mapping[str, str | None],
     given: Mapping[str, Any],
     reason: StopReason,
     arm: str | None,
@@ -348,44 +328,44 @@ def test_step_says_why_it_stops(
     assert next_step({FIRST: "Oslo", SECOND: "Lima"}).stop is None
 
 
+SMALL = {"arm": "small", "expected_gain": -0.1, "expected_cost_usd": 2e-5}
+LARGE = {"arm": "large", "expected_gain": 0.004, "expected_cost_usd": 0.00531}
+
+
 @pytest.mark.parametrize(
-    ("stop", "sentence"),
+    ("reason", "fields", "sentence"),
     [
-        (None, ""),
-        (VerificationStop(reason=StopReason.SURE), ""),
+        (None, {}, ""),
+        (StopReason.SURE, {}, ""),
         (
-            VerificationStop(
-                reason=StopReason.NOT_WORTH,
-                arm="large",
-                expected_gain=0.004,
-                expected_cost_usd=0.00531,
-            ),
+            StopReason.NOT_WORTH,
+            LARGE,
             (
-                "Asking big (large) was expected to add 0.4 points for 0.0053 USD, which is not"
-                " worth it at 0.0106 USD for a correct answer."
+                "Asking big (large) was expected to add 0.4 points for 0.0053 USD, which is not worth"
+                " it at 0.0106 USD for a correct answer."
             ),
         ),
         (
-            VerificationStop(
-                reason=StopReason.MAX_CANDIDATES,
-                arm="small",
-                expected_gain=-0.1,
-                expected_cost_usd=2e-5,
-            ),
+            StopReason.MAX_CANDIDATES,
+            SMALL,
             (
-                "Asking small was expected to add nothing for 0.00002 USD, but the limit on models"
-                " was reached (max_candidates)."
+                "Asking small was expected to add nothing for 0.00002 USD, but the limit on models was"
+                " reached (max_candidates)."
             ),
         ),
         (
-            VerificationStop(reason=StopReason.MAX_COST),
+            StopReason.MAX_COST,
+            {},
             "No other model was asked: the limit on cost leaves no room for it (max_cost_usd).",
         ),
-        (VerificationStop(reason=StopReason.NO_MODEL_LEFT), "No other model was left to ask."),
+        (StopReason.NO_MODEL_LEFT, {}, "No other model was left to ask."),
     ],
 )
-def test_stop_is_explained_in_a_sentence(stop: VerificationStop | None, sentence: str) -> None:
+def test_stop_is_explained_in_a_sentence(
+    reason: StopReason | None, fields: Mapping[str, Any], sentence: str
+) -> None:
     """The sentence follows the one about the delivered answer, in the header and the record."""
+    stop = None if reason is None else VerificationStop(reason=reason, **fields)
     assert explain_stop(stop, "verified=0.0106", {"large": "big (large)"}) == sentence
 
 

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
@@ -21,9 +20,8 @@ from router_service.apis.conversation import (
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.reasons import Reason
-from router_service.core.resources import SHARED_CACHES, CacheCounts, Timer
+from router_service.core.resources import SHARED_CACHES, CacheCounts
 from router_service.policies.base import Policy
-from router_service.policies.costs import Price
 from router_service.policies.drift import Drift
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.threshold import Threshold
@@ -80,42 +78,11 @@ def test_a_partly_unread_request_gets_the_most_probable_arm(
         assert decision.probabilities[decision.arm] == max(decision.probabilities.values())
 
 
-def test_an_operator_s_price_changes_the_cost(conversations: list[Conversation]) -> None:
-    """A configured price replaces the profile's, and a free arm that passes is chosen."""
-    free = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
-    arm = "claude-opus-4.5"
-    router = Router(Artifact.load(SHIPPED), prices={arm: free})
-    decision = router.decide_conversation(conversations[0], Threshold(0.0))
-    assert decision.cost_usd[arm] == 0
-    assert decision.arm == arm
-
-
-@pytest.mark.parametrize("text", ["cheap", "theta=7"])
-def test_an_unknown_policy_is_refused(router: Router, text: str) -> None:
-    """A policy that is neither a name nor a rule is an error that shows it."""
-    with pytest.raises(PolicyError, match=text):
-        router.policy(text)
-
-
 @pytest.mark.parametrize("text", ["verified", "verified=0.002"])
 def test_verified_policy_needs_a_verifier(text: str) -> None:
     """Without a verifier in the artifact, the error says how to get one."""
     with pytest.raises(PolicyError, match=r"no verifier; .*`switchcraft-train add-verifier`"):
         Router(without_verifier()).policy(text)
-
-
-def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation]) -> None:
-    """Restricted to two arms, a router shows and chooses only those, with the same numbers."""
-    arms = {"gpt-4.1-mini", "claude-sonnet-4.5"}
-    few, all_arms = Router(Artifact.load(SHIPPED), arms=arms), Router.load(SHIPPED)
-    for conversation in conversations:
-        decision, full = (
-            few.decide_conversation(conversation),
-            all_arms.decide_conversation(conversation),
-        )
-        assert set(decision.probabilities) == set(decision.cost_usd) == arms
-        assert all(decision.probabilities[arm] == full.probabilities[arm] for arm in arms)
-        assert decision.arm in arms
 
 
 @pytest.mark.parametrize("arms", [[], ["gpt-9"]])
@@ -155,16 +122,6 @@ def test_an_explored_arm_stands_before_the_policy_s_order(
     assert explored(decision, 0.4, 0.4) == replace(decision, propensity=drawn[0].propensity)
 
 
-def test_prediction_is_timed_by_stage(conversations: list[Conversation]) -> None:
-    """Packing and classifying follow each other by the given timer; a cached one takes no time."""
-    ticks = count(10.0)
-    router, timer = Router(Artifact.load(SHIPPED)), Timer(lambda: next(ticks))
-    for _ in range(2):
-        router.predict(conversations[0], timer)
-    stages = [(stage.name, stage.started_s, stage.seconds) for stage in timer.stages]
-    assert stages == [("pack", 10, 1), ("classify", 11, 1)]
-
-
 def test_other_policies_choose_as_they_would_have(
     router: Router, conversations: list[Conversation]
 ) -> None:
@@ -180,21 +137,6 @@ def test_other_policies_choose_as_they_would_have(
         ]
         floors = [c.floor for c in chosen if c.policy.startswith("theta")]
         assert floors == [p.theta for p in policies if isinstance(p, Threshold)]
-
-
-@pytest.mark.parametrize("policy", [Threshold(0.5), Drift(0.1)])
-def test_cached_predictions_decide_alike(
-    conversations: list[Conversation], policy: Threshold | Drift
-) -> None:
-    """A cached prediction gives the same decision, under any policy and any arms."""
-    router = Router(Artifact.load(SHIPPED))
-    decided = [router.decide_conversation(conversation) for conversation in conversations]
-    assert [cached_decision(router, c) for c in conversations] == decided
-    fresh = Router(Artifact.load(SHIPPED))
-    for conversation in conversations:
-        arms = router.arms[::2]
-        decision = cached_decision(router, conversation, policy, arms)
-        assert decision == fresh.decide_conversation(conversation, policy, arms)
 
 
 def test_only_the_same_conversation_is_cached(conversations: list[Conversation]) -> None:

@@ -15,7 +15,7 @@ from router_service.apis.answer_errors import (
 from router_service.apis.building import build
 from router_service.apis.chat import NAME
 from router_service.apis.chat.record import STOPS, CallPlace, place_of, read_usage
-from router_service.apis.conversation import Json, as_text
+from router_service.apis.conversation import Json, as_dict, as_list, as_text
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import ATTACHED, read_text
 from router_service.apis.parts import (
@@ -97,10 +97,8 @@ class ChatReader:
 
     def whole(self, value: Json) -> Answer:
         """Read a whole answer as if it was one event; raise ForeignAnswerError."""
-        fields = value if isinstance(value, dict) else {}
-        choices = fields.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else None
-        choice = first if isinstance(first, dict) else {}
+        fields = as_dict(value)
+        choice = as_dict(next(iter(as_list(fields.get("choices"))), None))
         message = choice.get("message")
         if not isinstance(message, dict):
             raise _foreign("has no choice with a message")
@@ -163,8 +161,8 @@ class ChatReader:
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             self._has_refused = True
             self._grow("refusal", refusal)
-        calls, legacy = delta.get("tool_calls"), delta.get("function_call")
-        for call in calls if isinstance(calls, list) else ():
+        legacy = delta.get("function_call")
+        for call in as_list(delta.get("tool_calls")):
             if isinstance(call, dict):
                 self._last_place = place_of(call, self._last_place)
                 self._read_call(self._last_place, call)
@@ -176,8 +174,7 @@ class ChatReader:
         text = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(text, str) and text:
             self._grow("thinking", text)
-        details = delta.get("reasoning_details")
-        for detail in details if isinstance(details, list) else ():
+        for detail in as_list(delta.get("reasoning_details")):
             if not isinstance(detail, dict):
                 continue
             own = detail.get("text") or detail.get("summary")
@@ -211,9 +208,10 @@ class ChatReader:
                     self._has_refused = True
                     self._grow("refusal", text)
                 case _:
-                    kind = part.get("type") if isinstance(part, dict) else None
-                    problem = f"has content of the type {kind!r:.50}, which cannot be translated"
-                    raise _foreign(problem)
+                    kind = as_dict(part).get("type")
+                    raise _foreign(
+                        f"has content of the type {kind!r:.50}, which cannot be translated"
+                    )
 
     def _grow(self, kind: _Kind, text: str) -> None:
         if not text:
@@ -235,8 +233,7 @@ class ChatReader:
             self._open = None
 
     def _read_call(self, place: int | str, fields: dict[str, Json]) -> None:
-        inner = fields.get("function", fields.get("custom"))
-        inner = inner if isinstance(inner, dict) else {}
+        inner = as_dict(fields.get("function", fields.get("custom")))
         call_id, name = as_text(fields.get("id")), as_text(inner.get("name"))
         call = self._calls.get(place)
         if call is None or (call_id and name and call.id and call_id != call.id):
@@ -249,7 +246,7 @@ class ChatReader:
         text = inner.get("arguments", inner.get("input"))
         if isinstance(text, dict):  # some servers send the object instead of its text
             text = encode(text).decode()
-        text = text if isinstance(text, str) else ""
+        text = as_text(text)
         if call.index is None and call.name:
             self._end_open()
             # The last call has ended if it is complete. Then the next one need not wait for it.

@@ -14,6 +14,7 @@ from router_service.apis.encoding import encode
 from router_service.apis.foreign import seal
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -126,7 +127,7 @@ class ChatWriter:
         """Return the event that reports an error."""
         return b"data: %b\n\n" % encode(write_openai_error(error))
 
-    def _start_part(self, index: int, part: Text | Thinking | ToolUse) -> dict[str, Json]:
+    def _start_part(self, index: int, part: AnswerPart) -> dict[str, Json]:
         match part:
             case ToolUse():
                 self._fields[index] = place = self._calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router_service.apis.answers import AnswerIdentity, AnswerRecord, write_json
-from router_service.apis.conversation import Json, as_text
+from router_service.apis.conversation import Json, as_dict, as_text
 from router_service.apis.parts import Stop
 from router_service.apis.usage import Usage, read_counts
 
@@ -122,8 +122,7 @@ class ChatRecord(AnswerRecord):
             self.has_other_output = any(map(message.get, _OTHER_OUTPUT))
 
     def _read_call(self, place: int | str, fields: Mapping[str, Json], is_kept: bool) -> None:
-        inner = fields.get("function", fields.get("custom"))
-        inner = inner if isinstance(inner, dict) else {}
+        inner = as_dict(fields.get("function", fields.get("custom")))
         name, text = inner.get("name"), inner.get("arguments", inner.get("input"))
         if not isinstance(text, str | None):  # some servers send the object instead of its text
             try:
@@ -163,8 +162,7 @@ def read_usage(value: Json) -> Usage | None:
     """Return the usage of an answer or of an event; Groq has it in `x_groq`."""
     usage = value.get("usage")
     if not isinstance(usage, dict):
-        inner = value.get("x_groq")
-        usage = inner.get("usage") if isinstance(inner, dict) else None
+        usage = as_dict(value.get("x_groq")).get("usage")
     return None if usage is None else read_counts(usage)
 
 

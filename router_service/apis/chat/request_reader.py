@@ -188,8 +188,7 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
     text = item.get("reasoning_content") or item.get("reasoning")
     text = text if isinstance(text, str) else ""
     found: list[Thinking] = []
-    details = item.get("reasoning_details")
-    for detail in details if isinstance(details, list) else ():
+    for detail in as_list(item.get("reasoning_details")):
         if not isinstance(detail, dict):
             continue
         own, proof, hidden = map(detail.get, ("text", "signature", "data"))

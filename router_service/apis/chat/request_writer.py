@@ -262,10 +262,9 @@ def without_reasoning(body: Mapping[str, Json]) -> dict[str, Json] | None:
 
     What providers attach to calls is removed, too.
     """
-    messages = body.get("messages")
     has_reasoning = False
     kept: list[Any] = []
-    for message in messages if isinstance(messages, list) else ():
+    for message in as_list(body.get("messages")):
         new = message
         is_assistants = isinstance(message, dict) and message.get("role") == "assistant"
         if is_assistants and any(message.get(name) for name in _REASONING_FIELDS):

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from router_service.apis.answer_errors import ForeignAnswerError
 from router_service.apis.answers import MAX_PARTS, ParsedAnswer, TranslatedRecord
 from router_service.apis.building import build
-from router_service.apis.conversation import Json, as_text
+from router_service.apis.conversation import Json, as_dict, as_list, as_text
 from router_service.apis.converse import NAME
 from router_service.apis.converse.error import is_error
 from router_service.apis.encoding import UnwritableError
 from router_service.apis.foreign import from_input, read_text
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -102,14 +103,12 @@ def read_usage(value: Mapping[str, Json]) -> Usage | None:
 
 def find_proofs(value: Mapping[str, Json]) -> Iterator[str]:
     """Yield the proofs of reasoning in a whole answer."""
-    for block in _content_of(value):
-        reasoning = block.get("reasoningContent") if isinstance(block, dict) else None
-        if isinstance(reasoning, dict):
-            text = reasoning.get("reasoningText")
-            shown = text.get("signature") if isinstance(text, dict) else None
-            for proof in (shown, reasoning.get("redactedContent")):
-                if isinstance(proof, str) and proof:
-                    yield proof
+    for block in as_list(_content_of(value)):
+        reasoning = as_dict(as_dict(block).get("reasoningContent"))
+        shown = as_dict(reasoning.get("reasoningText")).get("signature")
+        for proof in (shown, reasoning.get("redactedContent")):
+            if isinstance(proof, str) and proof:
+                yield proof
 
 
 def parse_answer(value: Mapping[str, Json]) -> ParsedAnswer | None:
@@ -117,7 +116,7 @@ def parse_answer(value: Mapping[str, Json]) -> ParsedAnswer | None:
 
     Return None if it is too long to be kept, or malformed.
     """
-    if len(_content_of(value)) > MAX_PARTS:
+    if len(as_list(_content_of(value))) > MAX_PARTS:
         return None
     record = TranslatedRecord()
     try:
@@ -128,12 +127,9 @@ def parse_answer(value: Mapping[str, Json]) -> ParsedAnswer | None:
     return record.answer()
 
 
-def _content_of(value: Mapping[str, Json]) -> Sequence[Json]:
-    """Return the blocks of a whole answer, or none if it is malformed."""
-    output = value.get("output")
-    message = output.get("message") if isinstance(output, dict) else None
-    content = message.get("content") if isinstance(message, dict) else None
-    return content if isinstance(content, list) else ()
+def _content_of(value: Json) -> Json:
+    """Return the blocks of a whole answer, which are a list unless the answer is malformed."""
+    return as_dict(as_dict(as_dict(value).get("output")).get("message")).get("content")
 
 
 @dataclass(slots=True)
@@ -142,7 +138,7 @@ class _Block:
 
     index: int | None = None
     """Place of its part in the answer; None before the part has begun, or if it is left out."""
-    part: Text | Thinking | ToolUse | None = None
+    part: AnswerPart | None = None
     """None before the first delta, which shows what the block contains."""
     has_text: bool = False
     hidden: list[str] = field(default_factory=list)
@@ -181,22 +177,19 @@ class ConverseReader:
 
     def events_of(self, value: Json) -> Iterator[Event]:
         """Yield the events of a whole answer; raises ForeignAnswerError."""
-        output = value.get("output") if isinstance(value, dict) else None
-        message = output.get("message") if isinstance(output, dict) else None
-        content = message.get("content") if isinstance(message, dict) else None
+        content = _content_of(value)
         if not isinstance(content, list):
             raise _foreign("has no message with a list of content")
         self._has_started = True
         yield Started("", "")
         for number, block in enumerate(content):
-            fields = block if isinstance(block, dict) else {}
+            fields = as_dict(block)
             self._blocks[number] = _Block()
             match fields:
                 case {"text": str(text)}:
                     yield from self._grow(number, Text(""), read_text(text))
                 case {"toolUse": dict(call)}:
-                    arguments = call.get("input")
-                    text = from_input(arguments if isinstance(arguments, dict) else {})
+                    text = from_input(as_dict(call.get("input")))
                     yield from self._start_call(number, call)
                     yield from self._grow_call(number, text)
                 case {"reasoningContent": dict(reasoning)}:
@@ -204,10 +197,9 @@ class ConverseReader:
                     fields = shown if isinstance(shown, dict) else reasoning
                     yield from self._read_reasoning(number, fields)
                 case {"citationsContent": dict(cited)}:
-                    texts = cited.get("content")
-                    for each in texts if isinstance(texts, list) else ():
-                        said = each.get("text") if isinstance(each, dict) else None
-                        yield from self._grow(number, Text(""), read_text(said))
+                    for each in as_list(cited.get("content")):
+                        said = read_text(as_dict(each).get("text"))
+                        yield from self._grow(number, Text(""), said)
                 case _:
                     kind = next(iter(fields), None)
                     if kind not in _SKIPPED:
@@ -368,8 +360,7 @@ class ConverseReader:
         if reason in _BROKEN:
             raise _foreign(f"ended with the reason {reason!r}")
         self._stop = _STOPS.get(reason, Stop.END)
-        additional = fields.get("additionalModelResponseFields")
-        stop_text = additional.get("stop_sequence") if isinstance(additional, dict) else None
+        stop_text = as_dict(fields.get("additionalModelResponseFields")).get("stop_sequence")
         if isinstance(stop_text, str) and self._stop is Stop.SEQUENCE:
             self._stop_text = read_text(stop_text)
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from router_service.apis.answer_errors import ForeignAnswerError
-from router_service.apis.conversation import Json, as_text
+from router_service.apis.conversation import Json, as_dict, as_text
 from router_service.apis.foreign import from_input, read_text
 from router_service.apis.messages import NAME
 from router_service.apis.messages.record import STOPS, read_usage
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -37,7 +38,7 @@ DELTAS = {
 
 @dataclass(slots=True)
 class _Block:
-    part: Text | Thinking | ToolUse
+    part: AnswerPart
     has_text: bool = False
     """Whether any text has arrived. A part with text begins only then, because Anthropic rejects
     messages with empty texts."""
@@ -98,8 +99,7 @@ class MessagesReader:
                 head = read_text(message.get("id")), read_text(message.get("model"))
                 events = (Started(*head, self.usage),)
             case "message_delta":
-                delta = event.get("delta")
-                self._read_stop(delta if isinstance(delta, dict) else {})
+                self._read_stop(as_dict(event.get("delta")))
                 self.usage = read_usage(event, self.usage) or self.usage
             case "message_stop":
                 events = self.end()
@@ -197,14 +197,13 @@ class MessagesReader:
             self._explanation = read_text(details.get("explanation"))
 
 
-def _read_block(block: Json) -> Text | Thinking | ToolUse:
-    fields = block if isinstance(block, dict) else {}
+def _read_block(block: Json) -> AnswerPart:
+    fields = as_dict(block)
     match fields.get("type"):
         case "text":
             return Text(read_text(fields.get("text")))
         case "tool_use":
-            arguments = fields.get("input")
-            text = from_input(arguments if isinstance(arguments, dict) else {})
+            text = from_input(as_dict(fields.get("input")))
             return ToolUse(as_text(fields.get("id")), as_text(fields.get("name")), text)
         case "thinking":
             proof = read_text(fields.get("signature"))

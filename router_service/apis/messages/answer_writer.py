@@ -15,6 +15,7 @@ from router_service.apis.messages.answer_reader import DELTAS
 from router_service.apis.messages.error import write_error
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -48,7 +49,7 @@ class MessagesWriter:
         """How many blocks have ended."""
         self._current: int | None = None
         """The part that is being written."""
-        self._part: Text | Thinking | ToolUse = Text("")
+        self._part: AnswerPart = Text("")
         # The first part of a plain dict is found in time that grows with the parts removed before.
         self._waiting = AnswerBuilder(parts=OrderedDict())
         """The parts that began before the current one ended."""
@@ -119,7 +120,7 @@ class MessagesWriter:
         return b"".join(written)
 
 
-def _write_block(part: Text | Thinking | ToolUse) -> dict[str, Json]:
+def _write_block(part: AnswerPart) -> dict[str, Json]:
     match part:
         case Text(text):
             return {"type": "text", "text": text}

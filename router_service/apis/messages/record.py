@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from router_service.apis.answers import AnswerIdentity, AnswerRecord, write_json
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, as_dict, as_list
 from router_service.apis.parts import Stop
 from router_service.apis.usage import Usage, read_count, read_counts
 
@@ -123,8 +123,7 @@ def read_usage(value: Json, before: Usage | None = None) -> Usage | None:
     """
     usage = value.get("usage")
     if not isinstance(usage, dict):
-        message = value.get("message")
-        usage = message.get("usage") if isinstance(message, dict) else None
+        usage = as_dict(value.get("message")).get("usage")
     if not isinstance(usage, dict):
         return None
     completion = read_count(usage, "output_tokens", "completion_tokens")
@@ -148,8 +147,7 @@ def read_usage(value: Json, before: Usage | None = None) -> Usage | None:
 
 def find_proofs(value: Mapping[str, Json]) -> Iterator[str]:
     """Yield the proofs of reasoning in a whole answer."""
-    content = value.get("content")
-    for block in content if isinstance(content, list) else ():
+    for block in as_list(value.get("content")):
         if isinstance(block, dict) and (proof := _proof_of(block)):
             yield proof
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from router_service.apis.answer_errors import (
     ForeignAnswerError,
 )
-from router_service.apis.conversation import Json, as_text
+from router_service.apis.conversation import Json, as_dict, as_list, as_text
 from router_service.apis.foreign import read_text
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -37,7 +38,7 @@ _LAST = ("response.completed", "response.incomplete")
 
 _FAILURES = ("error", "response.failed", "response.cancelled")
 
-_PARTS: dict[str, Text | Thinking | ToolUse] = {
+_PARTS: dict[str, AnswerPart] = {
     "response.output_text": Text(""),
     "response.refusal": Text("", is_refusal=True),
     "response.function_call_arguments": ToolUse("", "", ""),
@@ -54,7 +55,7 @@ class _Open:
     """A part that has begun. Only the last event of a part is sure to have all of its text."""
 
     index: int
-    part: Text | Thinking | ToolUse
+    part: AnswerPart
     characters: int = 0
     source: tuple[str, Json] | None = None
     """The kind of the reasoning's text, and the place of the summary that is being read."""
@@ -137,8 +138,7 @@ class ResponsesReader:
         return self._events
 
     def _finish(self, response: dict[str, Json]) -> None:
-        output = response.get("output")
-        for index, item in enumerate(output if isinstance(output, list) else ()):
+        for index, item in enumerate(as_list(response.get("output"))):
             if index not in self._items:
                 self._end_item(item, index)
         for place in list(self._open):
@@ -158,7 +158,7 @@ class ResponsesReader:
         elif kind not in ("message", "reasoning"):
             raise _unknown_item(kind)
 
-    def _start_part(self, item: int, content: int, part: Text | Thinking | ToolUse) -> _Open:
+    def _start_part(self, item: int, content: int, part: AnswerPart) -> _Open:
         if not self._has_started:
             raise _foreign("has output before its start")
         opened = self._open.setdefault(item, {})
@@ -215,7 +215,7 @@ class ResponsesReader:
         for content, part in enumerate(_read_item(item)):
             if isinstance(part, ToolUse):
                 text = part.arguments
-                start: Text | Thinking | ToolUse = replace(part, arguments="")
+                start: AnswerPart = replace(part, arguments="")
             else:
                 text, start = part.text, replace(part, text="")
             if part == Text("") and content not in parts:
@@ -239,8 +239,7 @@ class ResponsesReader:
         self._items.add(place)
 
     def _read_stop(self, response: dict[str, Json], *, is_cut: bool) -> Stop:
-        details = response.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, dict) else None
+        reason = as_dict(response.get("incomplete_details")).get("reason")
         if is_cut:
             return Stop.FILTER if reason == "content_filter" else Stop.LENGTH
         if self._has_calls:
@@ -248,21 +247,17 @@ class ResponsesReader:
         return Stop.REFUSAL if self._has_refused else Stop.END
 
 
-def _read_item(item: Json) -> list[Text | Thinking | ToolUse]:
+def _read_item(item: Json) -> list[AnswerPart]:
     """Return the parts of an output item."""
-    fields = item if isinstance(item, dict) else {}
+    fields = as_dict(item)
     match fields.get("type"):
         case "message":
-            content = fields.get("content")
-            return [_read_content(part) for part in (content if isinstance(content, list) else ())]
+            return [_read_content(part) for part in as_list(fields.get("content"))]
         case "function_call":
-            arguments = fields.get("arguments")
-            text = arguments if isinstance(arguments, str) and arguments else "{}"
+            text = as_text(fields.get("arguments")) or "{}"
             return [_read_call(fields, is_custom=False, arguments=text)]
         case "custom_tool_call":
-            written = fields.get("input")
-            text = written if isinstance(written, str) else ""
-            return [_read_call(fields, is_custom=True, arguments=text)]
+            return [_read_call(fields, is_custom=True, arguments=as_text(fields.get("input")))]
         case "reasoning":
             text = _join(fields.get("summary"), _BETWEEN_SUMMARIES) or _join(
                 fields.get("content"), ""
@@ -291,11 +286,7 @@ def _read_call(item: dict[str, Json], *, is_custom: bool, arguments: str) -> Too
 
 
 def _join(parts: Json, separator: str) -> str:
-    texts = [
-        part.get("text")
-        for part in (parts if isinstance(parts, list) else ())
-        if isinstance(part, dict)
-    ]
+    texts = [as_dict(part).get("text") for part in as_list(parts)]
     return separator.join(text for text in texts if isinstance(text, str))
 
 

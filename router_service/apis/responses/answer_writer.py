@@ -14,6 +14,7 @@ from router_service.apis.encoding import encode
 from router_service.apis.foreign import seal, seal_summary, to_input
 from router_service.apis.parts import (
     Answer,
+    AnswerPart,
     Event,
     Finished,
     PartEnded,
@@ -128,7 +129,7 @@ class ResponsesWriter:
                 fields |= {"summary_index": 0, "delta": text}
                 return written + self._event("response.reasoning_summary_text.delta", **fields)
 
-    def _start_item(self, index: int, part: Text | Thinking | ToolUse) -> bytes:
+    def _start_item(self, index: int, part: AnswerPart) -> bytes:
         place, item_id = len(self._places), _item_id(part, self._builder.id, len(self._places))
         self._places[index] = place, item_id
         item = self._item(part, item_id) | {"status": "in_progress"}
@@ -172,9 +173,7 @@ class ResponsesWriter:
                     ) + self._event("response.reasoning_summary_part.done", **fields, part=summary)
         return written + self._event("response.output_item.done", output_index=place, item=item)
 
-    def _item(
-        self, part: Text | Thinking | ToolUse, item_id: str, *, is_cut: bool = False
-    ) -> dict[str, Json]:
+    def _item(self, part: AnswerPart, item_id: str, *, is_cut: bool = False) -> dict[str, Json]:
         """Return a part as an output item."""
         item: dict[str, Json] = {"id": item_id, "status": "incomplete" if is_cut else "completed"}
         match part:
@@ -303,7 +302,7 @@ def _written(value: Json) -> orjson.Fragment:
     return orjson.Fragment(encode(value))
 
 
-def _item_id(part: Text | Thinking | ToolUse, answer_id: str, place: int) -> str:
+def _item_id(part: AnswerPart, answer_id: str, place: int) -> str:
     """Return an id with the prefix that OpenAI demands when the item is sent back."""
     match part:
         case Text():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, as_dict
 from router_service.apis.parts import Stop
 from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage, read_counts
@@ -61,9 +61,8 @@ class ResponsesRecord(AnswerRecord):
         self.usage = read_usage(response) or self.usage
         if self.identity.id is None:
             self.identity = AnswerIdentity.of(response)
-        status, details = response.get("status"), response.get("incomplete_details")
-        if status == "incomplete":
-            reason = details.get("reason") if isinstance(details, dict) else None
+        if response.get("status") == "incomplete":
+            reason = as_dict(response.get("incomplete_details")).get("reason")
             self.stop = Stop.FILTER if reason == "content_filter" else Stop.LENGTH
         response_id = response.get("id")
         if isinstance(response_id, str) and not self.response_id:
@@ -104,8 +103,7 @@ def read_usage(value: Json) -> Usage | None:
     """Return the usage of an answer, or of an event that contains the response."""
     usage = value.get("usage")
     if not isinstance(usage, dict):
-        response = value.get("response")
-        usage = response.get("usage") if isinstance(response, dict) else None
+        usage = as_dict(value.get("response")).get("usage")
     return None if usage is None else read_counts(usage)
 
 

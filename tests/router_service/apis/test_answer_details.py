@@ -120,18 +120,6 @@ def test_overlapping_calls_become_blocks_in_sequence(sdks: Sdks) -> None:
     assert sdks.read_stream(data, MESSAGES).text == "Both."
 
 
-def test_a_complete_call_is_not_held_back_by_the_next() -> None:
-    """The second of two calls is written at once if the first is a complete object."""
-    translator = AnswerTranslator(CHAT, MESSAGES, REQUEST, model="m", created_s=1)
-    translator.feed(piece(0, '{"city":"Oslo"}', "get_weather"))
-    written = translator.feed(piece(1, "", "get_weather"))
-    assert [event["type"] for event in decode(written)] == [
-        "content_block_delta",
-        "content_block_stop",
-        "content_block_start",
-    ]
-
-
 def test_long_integers_of_arguments_keep_their_digits() -> None:
     """They are written into the object as they are, although no parser need read them exactly."""
     text = '{"a":1' + "0" * 400 + ',"b":-18446744073709551617}'
@@ -339,17 +327,6 @@ def test_halves_of_an_emoji(source: UpstreamApi, target: Api) -> None:
         assert "".join(texts) == "a\U0001f600b?"
     value = translate_whole(whole(Content(text="a\ud83d\ude00b\ud83d"), source), source, target)
     assert fix_surrogates("a\ud83d\ude00b\ud83d") in orjson.dumps(value).decode()
-
-
-def test_usage_only_if_the_client_asked_for_it() -> None:
-    """A chat stream has no usage unless the request says so."""
-    sent = events(CASES["text"], MESSAGES)
-    assert all("usage" not in event for event in decode(translate(sent, MESSAGES, CHAT)))
-    asked = Request("m", (), wants_usage=True)
-    *others, last = decode(translate(sent, MESSAGES, CHAT, asked))
-    assert all(event["usage"] is None for event in others)
-    assert last["choices"] == []
-    assert last["usage"]["total_tokens"] == 25
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import (
-    MAX_ANSWER_CHARACTERS,
     MAX_PARTS,
     ParsedAnswer,
     WrittenCall,
@@ -20,7 +19,6 @@ from router_service.apis.answers import (
 from router_service.apis.parts import Request
 from router_service.apis.registry import parse_answer, read_usage
 from router_service.apis.usage import MAX_TOKENS, Usage
-from router_service.requests.feedback import answer_content
 from tests import apis
 from tests.apis import APIS, Api, UpstreamApi
 from tests.dialect_answers import CASES, events, whole
@@ -54,18 +52,6 @@ def item(call: WrittenCall) -> dict[str, Any]:
     return {"type": "function_call", "id": "fc_1", "call_id": call.id, **named}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "decoded"),
-    [('{"city":"Oslo"}', {"city": "Oslo"}), ("", {}), (" \n", {}), ("[]", None), ("{", None)],
-)
-def test_blank_arguments_are_an_empty_object(arguments: str, decoded: object) -> None:
-    """A call that a model wrote without arguments is readable for the log, checks and verifier."""
-    call = WrittenCall("call_1", "get_weather", arguments)
-    assert call.decoded() == decoded
-    logged = answer_content(ParsedAnswer((call,))).calls
-    assert (None if logged is None else logged[0].arguments) == decoded
-
-
 def deltas(calls: Sequence[WrittenCall], cuts: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield the events of parallel calls whose arguments arrive in pieces."""
     for index, call in enumerate(calls):
@@ -81,12 +67,6 @@ def deltas(calls: Sequence[WrittenCall], cuts: Sequence[int]) -> Iterator[dict[s
 def test_a_streamed_chat_answer_equals_the_whole_one(cuts: list[int]) -> None:
     """However the arguments are split, the calls are the same."""
     assert accumulate(*deltas((OSLO, BERGEN), cuts)) == ParsedAnswer((OSLO, BERGEN))
-
-
-def test_a_legacy_function_call() -> None:
-    """`function_call` is a call without an id."""
-    legacy = {"name": "f", "arguments": "{}"}
-    assert accumulate(delta(function_call=legacy)) == ParsedAnswer((WrittenCall("", "f", "{}"),))
 
 
 def test_a_custom_tools_call() -> None:
@@ -168,16 +148,6 @@ FLOODS: dict[str, Any] = {
     "calls": delta(tool_calls=[{"index": 0}]),
     "blocks": {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use"}},
 }
-
-
-@pytest.mark.parametrize("field", ["id", "name"])
-def test_names_and_ids_count(field: str) -> None:
-    """They are remembered and logged too."""
-    long = {"id": "c", "name": "f", field: "x" * (MAX_ANSWER_CHARACTERS + 1)}
-    function = {"name": long["name"], "arguments": "{}"}
-    assert accumulate(delta(tool_calls=[{"id": long["id"], "function": function}])) is None
-    item = {"type": "function_call", "call_id": long["id"], **function}
-    assert parse_answer({"object": "response", "output": [item]}) is None
 
 
 @pytest.mark.parametrize("what", FLOODS)

@@ -1,4 +1,4 @@
-"""Reading of chat requests: every shape that the API allows, and clear errors for the rest."""
+"""Reading of requests for the router: every shape of the three APIs, and clear errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from router_service.apis.capabilities import Feature, read_requirements
 from router_service.apis.conversation import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -13,23 +14,32 @@ from router_service.apis.conversation import (
     MAX_TOOL_CHARACTERS,
     MAX_TOOL_VALUES,
     MAX_TOOLS,
+    ChatRequest,
     Conversation,
+    Reference,
     ToolCall,
     decode_object,
     is_confirmation,
-    parse_chat_request,
-    parse_conversation,
 )
-from router_service.apis.responses.chat_form import parse_responses_request
 from router_service.core.errors import InvalidRequestError
+from tests import apis
+from tests.apis import Api
 from tests.attacks import BROKEN_JSON, OUTSIDE_JSON
 
+CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
 USER = {"role": "user", "content": "hi"}
+INPUT: dict[str, Any] = {"input": "x"}
 
 
-def conversation(*messages: object, **fields: object) -> Conversation:
-    """Return the conversation with these messages."""
-    return parse_conversation({"messages": list(messages), **fields})
+def parse(api: Api, **fields: object) -> ChatRequest:
+    """Return what the router reads of a body with these fields."""
+    conversation = INPUT if api is RESPONSES else {"messages": [USER]}
+    return api.parse(api.to_chat({"model": "m", "max_tokens": 9, **conversation, **fields}))
+
+
+def read(*messages: object, **fields: object) -> Conversation:
+    """Return the conversation of a chat request with these messages."""
+    return parse(CHAT, messages=list(messages), **fields).conversation
 
 
 def function(name: str, **schema: object) -> dict[str, Any]:
@@ -45,96 +55,154 @@ def nested(levels: int) -> dict[str, Any]:
     return schema
 
 
-def test_text_parts_are_joined_and_attachments_counted() -> None:
-    """Text parts are joined; images, audio and files are counted and not read."""
-    parts = [
-        {"type": "text", "text": "What is"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-        {"type": "text", "text": "this?"},
-    ]
-    turn = conversation({"role": "user", "content": parts}).turns[0]
-    assert (turn.text, turn.attachments) == ("What is\nthis?", 2)
-
-
-def test_all_kinds_of_calls_are_read() -> None:
-    """Function calls, custom tool calls and the legacy `function_call` are all calls."""
-    turn = conversation(
+PICTURE = "data:image/png;base64,AAAA"
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"name": "weather", "description": "Of a city."}
+CALL = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+SHOWN = [
+    {"type": "text", "text": "What is this?"},
+    {"type": "image_url", "image_url": {"url": PICTURE}},
+]
+AS_CHAT: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": SHOWN},
         {
             "role": "assistant",
-            "content": None,
+            "content": "Let me see.",
             "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
-                {"id": "2", "type": "custom", "custom": {"name": "g", "input": "free text"}},
+                {"id": "a", "type": "function", "function": CALL},
+                {"id": "b", "type": "function", "function": CALL},
             ],
-            "function_call": {"name": "h", "arguments": "{}"},
-        }
-    ).turns[0]
-    assert turn.tool_calls == (
-        ToolCall("f", '{"a":1}'),
-        ToolCall("g", "free text"),
-        ToolCall("h", "{}"),
-    )
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "rain"},
+        {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "sun"}]},
+        {"role": "user", "content": "And tomorrow?"},
+    ],
+    "tools": [{"type": "function", "function": WEATHER | {"parameters": PARAMETERS}}],
+}
+SUN = {"type": "function_call_output", "call_id": "b"}
+AS_RESPONSES: dict[str, Any] = {
+    "instructions": "Be brief.",
+    "input": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "What is this?"},
+                {"type": "input_image", "image_url": PICTURE},
+            ],
+        },
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
+        },
+        {"type": "function_call", "call_id": "a", **CALL},
+        {"type": "function_call", "call_id": "b", **CALL},
+        {"type": "function_call_output", "call_id": "a", "output": "rain"},
+        SUN | {"output": [{"type": "input_text", "text": "sun"}]},
+        {"role": "user", "content": "And tomorrow?"},
+    ],
+    "tools": [{"type": "function", **WEATHER, "parameters": PARAMETERS}],
+}
+USED = {"type": "tool_use", "name": "weather", "input": {"city": "Oslo"}}
+RETURNED = {"type": "tool_result", "content": "rain"}
+AS_MESSAGES: dict[str, Any] = {
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "What is this?"},
+                {"type": "image", "source": {"type": "url", "url": PICTURE}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                {"type": "text", "text": "Let me see."},
+                USED | {"id": "a"},
+                USED | {"id": "b"},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                RETURNED | {"tool_use_id": "a"},
+                RETURNED | {"tool_use_id": "b", "content": [{"type": "text", "text": "sun"}]},
+                {"type": "text", "text": "And tomorrow?"},
+            ],
+        },
+    ],
+    "tools": [WEATHER | {"type": "custom", "input_schema": PARAMETERS}],
+}
 
 
-def test_all_kinds_of_tools_are_read() -> None:
-    """Function tools, custom tools and legacy `functions` are all tools."""
-    read = conversation(
-        USER,
-        tools=[function("f", type="object"), {"type": "custom", "custom": {"name": "g"}}],
-        functions=[{"name": "h", "parameters": {"type": "object"}}],
-    )
-    assert [tool.name for tool in read.tools] == ["f", "g", "h"]
+@pytest.mark.parametrize(("api", "body"), [(RESPONSES, AS_RESPONSES), (MESSAGES, AS_MESSAGES)])
+def test_equivalent_requests_give_equal_conversations(api: Api, body: dict[str, Any]) -> None:
+    """Instructions, texts, images, parallel calls, their results and tools are read alike."""
+    chat = parse(CHAT, **AS_CHAT, stream=True)
+    assert parse(api, **body, stream=True) == chat
+    assert chat.conversation.unread == ()
+    shown = chat.conversation.turns[1]
+    assert (shown.text, shown.attachments) == ("What is this?", 1)
+
+
+def test_all_kinds_of_calls_and_tools_are_read() -> None:
+    """Functions, custom tools and the legacy `function_call` and `functions` are all read."""
+    custom = {"id": "2", "type": "custom", "custom": {"name": "g", "input": "free text"}}
+    called = {"id": "1", "type": "function", "function": CALL}
+    legacy = {"name": "h", "arguments": "{}"}
+    message = {"role": "assistant", "tool_calls": [called, custom], "function_call": legacy}
+    tools = [function("f", type="object"), {"type": "custom", "custom": {"name": "g"}}]
+    found = read(message, tools=tools, functions=[{"name": "h"}])
+    calls = (ToolCall(**CALL), ToolCall("g", "free text"), ToolCall("h", "{}"))
+    assert found.turns[0].tool_calls == calls
+    assert [tool.name for tool in found.tools] == ["f", "g", "h"]
+
+
+def test_tools_of_providers_are_named_by_their_type() -> None:
+    """So are their calls. An MCP server keeps its description, and its call its own name."""
+    server = {"type": "mcp", "server_label": "s", "server_description": "Tickets."}
+    tools = [{"type": "web_search"}, server, {"type": "function", "parameters": {}}]
+    items = [{"type": "web_search_call"}, {"type": "mcp_call", "name": "find", "arguments": "{}"}]
+    found = parse(RESPONSES, input=items, tools=tools).conversation
+    named = [(tool.name, tool.description) for tool in found.tools]
+    assert named == [("web_search", ""), ("mcp", "Tickets.")]
+    assert found.turns[0].tool_calls == (ToolCall("web_search_call", ""), ToolCall("find", "{}"))
+    assert found.unread == ("tools[2]",)
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+    (tool,) = parse(MESSAGES, tools=[search]).conversation.tools
+    assert (tool.name, tool.parameters) == ("web_search", ())
 
 
 def test_schemas_keep_what_signatures_need() -> None:
     """Types, enums, defaults, references, alternatives and nesting are read."""
-    schema = {
-        "type": "object",
-        "required": ["a"],
-        "properties": {
-            "a": {"type": ["string", "null"], "enum": ["x", "y"]},
-            "b": {"$ref": "#/$defs/Address"},
-            "c": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3},
-            "d": {"type": "array", "items": {"type": "number"}},
-            "e": {"properties": {"f": {}}},
-        },
+    properties = {
+        "a": {"type": ["string", "null"], "enum": ["x", "y"]},
+        "b": {"$ref": "#/$defs/Address"},
+        "c": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3},
+        "d": {"type": "array", "items": {"type": "number"}},
+        "e": {"properties": {"f": {}}},
     }
-    parameters = conversation(USER, tools=[function("f", **schema)]).tools[0].parameters
-    by_name = {p.name: p for p in parameters}
-    assert by_name["a"].required
-    assert by_name["a"].schema.type == "string|null"
+    tools = [function("f", type="object", required=["a"], properties=properties)]
+    by_name = {p.name: p for p in read(USER, tools=tools).tools[0].parameters}
+    assert [name for name, each in by_name.items() if each.required] == ["a"]
+    kinds = [each.schema.type for each in by_name.values()]
+    assert kinds == ["string|null", "Address", "any", "array", "object"]
     assert by_name["a"].schema.enum == ("x", "y")
-    assert by_name["b"].schema.type == "Address"
     assert [child.type for child in by_name["c"].schema.alternatives] == ["integer", "null"]
     assert by_name["c"].schema.has_default
     assert by_name["d"].schema.items is not None
     assert by_name["d"].schema.items.type == "number"
-    assert by_name["e"].schema.type == "object"
 
 
-@pytest.mark.parametrize(
-    ("messages", "latest"),
-    [
-        ([USER], 0),
-        ([USER, {"role": "assistant", "content": "yes?"}, {"role": "user", "content": "a"}], 2),
-        ([USER, {"role": "user", "content": "  "}], 0),
-        ([{"role": "user", "content": ""}], 0),
-        ([{"role": "system", "content": "x"}], None),
-    ],
-)
-def test_blank_user_turns_do_not_decide(messages: list[object], latest: int | None) -> None:
-    """The last user turn with text decides; it is None without any user turn."""
-    assert conversation(*messages).deciding_turn == latest
-
-
-OFFER: dict[str, object] = {"role": "assistant", "content": "I found a flight. Shall I book it?"}
-SILENT: dict[str, object] = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-}
-RESULT: dict[str, object] = {"role": "tool", "tool_call_id": "c", "content": "done"}
+OFFER = {"role": "assistant", "content": "I found a flight. Shall I book it?"}
+SILENT = {"role": "assistant", "content": None, "tool_calls": [{"function": CALL}]}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "done"}
+SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 def said(text: str) -> dict[str, object]:
@@ -145,77 +213,128 @@ def said(text: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("messages", "deciding"),
     [
+        # The last user turn with text, or else the last one.
+        ([USER, OFFER, said("a")], 2),
+        ([USER, said("  ")], 0),
+        ([said("")], 0),
+        ([SYSTEM], None),
+        # What a confirmation approves; other words are a request.
         ([USER, OFFER, said("yes")], 1),
         ([USER, OFFER, said("Yes, please go ahead."), SILENT, RESULT], 1),
-        ([USER, SILENT, RESULT, said("go on")], 0),
         ([USER, SILENT, RESULT, said("continue"), SILENT, RESULT, said("go on")], 0),
         ([USER, OFFER, said("yes, but the cheaper one")], 2),
-        ([{"role": "system", "content": "Be brief."}, said("go")], 1),
+        ([SYSTEM, said("go")], 1),
     ],
 )
-def test_confirmations_are_judged_by_what_they_approve(
-    messages: list[object], deciding: int
-) -> None:
-    """The assistant's text before, or else the earlier request; other words are a request."""
-    assert conversation(*messages).deciding_turn == deciding
+def test_turn_that_says_what_is_asked_for(messages: list[object], deciding: int | None) -> None:
+    """It is None without any user turn."""
+    assert read(*messages).deciding_turn == deciding
 
 
 @pytest.mark.parametrize(
-    "text", ["Yes", "y", "OK.", "sounds good, go ahead", "do it", "Sí, claro", "ja bitte", "好的"]
+    ("text", "is_one"),
+    [
+        *((text, True) for text in ("y", "OK.", "sounds good, go ahead", "Sí, claro", "好的")),
+        *((text, False) for text in ("", "great", "do the dishes", "yes " * 20, "ok?? why", "no")),
+    ],
 )
-def test_short_approvals_are_confirmations(text: str) -> None:
-    """Capitals, punctuation and some other languages are recognized."""
-    assert is_confirmation(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "thanks", "great", "do the dishes", "go to Oslo", "yes " * 20, "ok?? why", "no"]
-)
-def test_other_short_texts_are_no_confirmations(text: str) -> None:
+def test_short_approvals_are_confirmations(text: str, is_one: bool) -> None:
     """A text with any other word, or without an approving one, is a new request."""
-    assert not is_confirmation(text)
+    assert is_confirmation(text) is is_one
 
 
 @pytest.mark.parametrize(
-    ("body", "unread"),
+    ("api", "fields", "unread"),
     [
-        ({"messages": [USER, 7]}, ("messages[1]",)),
-        ({"messages": [USER, {"role": "poet", "content": "x"}]}, ("messages[1]",)),
-        ({"messages": [USER, {"role": ["user"], "content": "x"}]}, ("messages[1]",)),
-        ({"messages": [{"role": "user", "content": 7}]}, ("messages[0].content",)),
-        ({"messages": [USER], "tools": [7, function("f")]}, ("tools[0]",)),
-        ({"messages": [USER], "tools": [{"type": "function"}]}, ("tools[0]",)),
+        (CHAT, {"messages": [USER, 7]}, ("messages[1]",)),
+        (CHAT, {"messages": [USER, {"role": "poet", "content": "x"}]}, ("messages[1]",)),
+        (CHAT, {"messages": [USER, {"role": ["user"], "content": "x"}]}, ("messages[1]",)),
+        (CHAT, {"messages": [{"role": "user", "content": 7}]}, ("messages[0].content",)),
+        (CHAT, {"tools": [7, {"type": "function"}, function("f")]}, ("tools[0]", "tools[1]")),
+        (
+            RESPONSES,
+            {"input": [1, {"type": "item_reference", "id": "i"}, USER], "prompt": {"id": "p"}},
+            ("prompt", "input[0]", "input[1]"),
+        ),
     ],
 )
-def test_unreadable_parts_are_listed(body: dict[str, Any], unread: tuple[str, ...]) -> None:
+def test_unreadable_parts_are_listed(
+    api: Api, fields: dict[str, Any], unread: tuple[str, ...]
+) -> None:
     """An unreadable part is listed by its path, and the rest is still read."""
-    assert parse_conversation(body).unread == unread
+    assert parse(api, **fields).conversation.unread == unread
 
 
 @pytest.mark.parametrize(
-    ("body", "param", "code"),
+    ("api", "fields", "param", "code"),
     [
-        ({"model": 3, "messages": [USER]}, "model", "invalid_type"),
-        ({"model": "m", "messages": [USER], "tools": {}}, "tools", "invalid_type"),
-        ({"model": "m", "messages": [USER], "functions": "f"}, "functions", "invalid_type"),
-        ({"model": "m", "messages": [USER], "stream": "yes"}, "stream", "invalid_type"),
+        (CHAT, {"model": 3}, "model", "invalid_type"),
+        (CHAT, {"tools": {}}, "tools", "invalid_type"),
+        (CHAT, {"functions": "f"}, "functions", "invalid_type"),
+        (CHAT, {"stream": "yes"}, "stream", "invalid_type"),
+        (RESPONSES, {"input": 1}, "input", "invalid_type"),
+        (RESPONSES, {"input": ""}, "input", "empty_array"),
+        (RESPONSES, {"previous_response_id": 1}, "previous_response_id", "invalid_type"),
+        (RESPONSES, {"conversation": {"id": 1}}, "conversation", "invalid_type"),
+        (MESSAGES, {"max_tokens": None}, "max_tokens", "invalid_type"),
+        (MESSAGES, {"max_tokens": "5"}, "max_tokens", "invalid_type"),
+        (MESSAGES, {"system": 5}, "system", "invalid_type"),
     ],
 )
-def test_invalid_fields_are_named(body: dict[str, Any], param: str, code: str) -> None:
+def test_invalid_fields_are_named(api: Api, fields: dict[str, Any], param: str, code: str) -> None:
     """The error names the field, has OpenAI's code, and says what to send."""
     with pytest.raises(InvalidRequestError) as caught:
-        parse_chat_request(body)
+        parse(api, **fields)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert f"'{param}'" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("fields", "continued"),
+    [
+        ({"previous_response_id": "resp_1"}, Reference("previous_response_id", "resp_1")),
+        ({"conversation": {"id": "conv_1"}}, Reference("conversation", "conv_1")),
+        ({"previous_response_id": None, "conversation": None}, None),
+    ],
+)
+def test_continued_response_or_conversation_is_read(
+    fields: dict[str, Any], continued: Reference | None
+) -> None:
+    """The id of the response or conversation that a request continues is read."""
+    assert parse(RESPONSES, **fields).continues == continued
+
+
+TOOL = WEATHER | {"input_schema": PARAMETERS}
+MUST_CALL = {Feature.TOOLS, Feature.TOOL_CHOICE}
+FORM = {"type": "json_schema", "schema": PARAMETERS}
+FILES = {"role": "user", "content": [{"type": "image"}, {"type": "document"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "required"),
+    [
+        ({"tools": [TOOL], "tool_choice": {"type": "auto"}}, {Feature.TOOLS}),
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, MUST_CALL),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "weather"}}, MUST_CALL),
+        ({"messages": [FILES]}, {Feature.IMAGES, Feature.FILES}),
+        ({"output_config": {"format": FORM}}, {Feature.JSON_SCHEMA}),
+    ],
+)
+def test_requirements_are_those_of_the_equivalent_chat_request(
+    fields: dict[str, Any], required: set[Feature]
+) -> None:
+    """Models without images, forced calls and so on are recognized for Messages too."""
+    body = MESSAGES.to_chat({"model": "m", "max_tokens": 100, "messages": [USER], **fields})
+    found = read_requirements(body, MESSAGES.parse(body).conversation, MESSAGES.title)
+    assert found.features == required | {MESSAGES.title}
+
+
 def test_schema_depth_limit_is_exact() -> None:
     """A schema at the depth limit is read, and a deeper one is refused."""
-    conversation(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH))])
+    read(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH))])
     with pytest.raises(InvalidRequestError) as caught:
-        conversation(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH + 1))])
-    assert caught.value.code == "schema_too_deep"
-    assert caught.value.param == "tools[0].parameters"
+        read(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH + 1))])
+    assert (caught.value.param, caught.value.code) == ("tools[0].parameters", "schema_too_deep")
 
 
 NOT_OBJECTS = {
@@ -236,61 +355,57 @@ def test_bodies_that_are_not_objects_are_refused(body: bytes) -> None:
 def test_tools_beyond_the_maximum_are_unread() -> None:
     """The first tools are read, and the others are listed as unread."""
     tools = [function(f"f{i}") for i in range(MAX_TOOLS + 5)]
-    read = conversation(USER, tools=tools)
-    assert [tool.name for tool in read.tools] == [f"f{i}" for i in range(MAX_TOOLS)]
-    assert read.unread == (f"tools[{MAX_TOOLS}:]",)
-    assert conversation(USER, tools=tools[:MAX_TOOLS]).unread == ()
+    found = read(USER, tools=tools)
+    assert [tool.name for tool in found.tools] == [f"f{i}" for i in range(MAX_TOOLS)]
+    assert found.unread == (f"tools[{MAX_TOOLS}:]",)
+    assert read(USER, tools=tools[:MAX_TOOLS]).unread == ()
 
 
-PROPERTIES: dict[str, Any] = {f"p{i}": {"type": "string"} for i in range(MAX_TOOL_VALUES)}
-TOO_LARGE: list[dict[str, Any]] = [
-    function("f", properties=PROPERTIES),
-    function("f", properties={"a": {"enum": [[[i] for i in range(MAX_TOOL_VALUES)]]}}),
-    function("f", description="a" * MAX_TOOL_CHARACTERS),
-    function("f", properties={"a" * MAX_TOOL_CHARACTERS: {}}),
-]
-
-
-@pytest.mark.parametrize("tool", TOO_LARGE, ids=range(len(TOO_LARGE)))
-def test_tools_from_the_first_too_large_one_are_unread(tool: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {f"p{i}": {"type": "string"} for i in range(MAX_TOOL_VALUES)}},
+        {"properties": {"a": {"enum": [[[i] for i in range(MAX_TOOL_VALUES)]]}}},
+        {"description": "a" * MAX_TOOL_CHARACTERS},
+        {"properties": {"a" * MAX_TOOL_CHARACTERS: {}}},
+    ],
+    ids=["objects", "lists", "text", "name"],
+)
+def test_tools_from_the_first_too_large_one_are_unread(schema: dict[str, Any]) -> None:
     """Tools before a too large one are read, in every form of request."""
-    first, last = function("first", **nested(3)), function("last")
-    for tools, path in (([first, tool, last], "tools[1:]"), ([tool], "tools[0:]")):
-        read = conversation(USER, tools=tools)
-        assert read.unread == (path,)
-        assert [known.name for known in read.tools] == ["first"][: len(tools) - 1]
-        assert parse_chat_request(
-            {"model": "m", "messages": [USER], "tools": tools}
-        ).conversation.has_tools
-    legacy = [first["function"], tool["function"]]
-    assert conversation(USER, functions=legacy).unread == ("functions[1:]",)
-    responses = [first["function"], tool["function"] | {"type": "function"}]
-    request = parse_responses_request({"model": "m", "input": "hi", "tools": responses})
-    assert request.conversation.unread == ("tools[1:]",)
+    first, large = function("first", **nested(3)), function("f", **schema)
+    found = read(USER, tools=[first, large, function("last")])
+    assert found.unread == ("tools[1:]",)
+    assert [known.name for known in found.tools] == ["first"]
+    alone = read(USER, tools=[large])
+    assert (alone.unread, alone.tools, alone.has_tools) == (("tools[0:]",), (), True)
+    inner = [first["function"], large["function"]]
+    assert read(USER, functions=inner).unread == ("functions[1:]",)
+    tools = [each | {"type": "function"} for each in inner]
+    assert parse(RESPONSES, tools=tools).conversation.unread == ("tools[1:]",)
 
 
 def test_messages_in_the_middle_of_many_are_unread() -> None:
     """The first messages identify a conversation, and the last ones are to be answered."""
     half = MAX_MESSAGES // 2
-    messages = [{"role": "user", "content": str(i)} for i in range(MAX_MESSAGES + 5)]
-    chat = conversation(*messages)
-    responses = parse_responses_request({"model": "m", "input": messages}).conversation
+    messages = [said(str(i)) for i in range(MAX_MESSAGES + 5)]
     texts = [str(i) for i in (*range(half), *range(half + 5, MAX_MESSAGES + 5))]
-    for read, field in ((chat, "messages"), (responses, "input")):
-        assert [turn.text for turn in read.turns] == texts
-        assert read.unread == (f"{field}[{half}:{half + 5}]",)
-    assert conversation(*messages[:MAX_MESSAGES]).unread == ()
+    responses = parse(RESPONSES, input=messages).conversation
+    for found, field in ((read(*messages), "messages"), (responses, "input")):
+        assert [turn.text for turn in found.turns] == texts
+        assert found.unread == (f"{field}[{half}:{half + 5}]",)
+    assert read(*messages[:MAX_MESSAGES]).unread == ()
 
 
 def test_parts_and_calls_beyond_the_maximum_are_unread() -> None:
     """All messages share one limit, and each message that is cut is listed."""
     part, call = {"type": "text", "text": "a"}, {"function": {"name": "f", "arguments": "{}"}}
-    read = conversation(
+    found = read(
         {"role": "user", "content": [part] * (MAX_PARTS - 10)},
         {"role": "assistant", "tool_calls": [call] * 15},
         {"role": "user", "content": [part]},
         {"role": "user", "content": "whole"},
     )
-    assert len(read.turns[1].tool_calls) == 10
-    assert [turn.text for turn in read.turns[2:]] == ["", "whole"]
-    assert read.unread == ("messages[1].tool_calls[10:]", "messages[2].content[0:]")
+    assert len(found.turns[1].tool_calls) == 10
+    assert [turn.text for turn in found.turns[2:]] == ["", "whole"]
+    assert found.unread == ("messages[1].tool_calls[10:]", "messages[2].content[0:]")

@@ -16,11 +16,9 @@ from router_service.apis.parts import (
     Event,
     PartProved,
     PartStarted,
-    Request,
     Stop,
     Text,
     Thinking,
-    ToolUse,
 )
 from router_service.apis.registry import parse_answer, read_usage
 from router_service.apis.usage import Usage
@@ -154,21 +152,6 @@ def test_encrypted_reasoning_is_limited() -> None:
     odd = [delta(0, reasoningContent={"redactedContent": text}) for text in ("c2Vj", "%")]
     with pytest.raises(ForeignAnswerError, match="not base64"):
         read([START, *odd, *END])
-
-
-def test_a_client_that_wants_one_call_gets_the_first() -> None:
-    """Converse cannot limit the model to one call."""
-    calls = [{"toolUse": {"toolUseId": i, "name": i, "input": {"a": 1}}} for i in "ab"]
-    reader = CONVERSE.answer_reader(Request("m", (), is_parallel=False))
-    assert reader.whole(message(*calls)).parts == (ToolUse("a", "a", '{"a":1}'),)
-    sent = [START]
-    for number, name in enumerate("ab"):
-        sent.append(start(number, toolUse={"toolUseId": name, "name": name}))
-        sent.append(delta(number, toolUse={"input": '{"a":1}'}))
-        sent.append(stop(number))
-    streamed = read([*sent, *END], ConverseReader(is_parallel=False))
-    assert streamed.parts == (ToolUse("a", "a", '{"a":1}'),)
-    assert len(read([*sent, *END]).parts) == 2
 
 
 def test_tools_of_the_provider_are_left_out() -> None:

@@ -11,8 +11,7 @@ import pytest
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, ConfigError
 from router_service.measurement.advice import Advice, advise, arms_of
-from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
-from router_service.policies.costs import Price
+from router_service.measurement.held_out import HELD_OUT, HeldOut
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
 HAIKU, FLASH = "claude-haiku-4.5", "gemini-2.5-flash-lite"
@@ -72,15 +71,6 @@ def test_limits_on_models_and_providers(judged: Artifact) -> None:
         advise(replace(judged, manifest=unknown), FOUR, max_providers=1)
     with pytest.raises(ConfigError, match="gpt-9: no figures for this model; there are figures"):
         arms_of(judged, ["gpt-9"])
-
-
-def test_prices_of_a_configuration_count(judged: Artifact) -> None:
-    """A model that costs a thousand times as much is in no recommended pool."""
-    dear = Price(input_usd_per_mtok=1_000, output_usd_per_mtok=1_000)
-    pool = describe_pool(judged, (LARGE, SMALL, FLASH), {SMALL: dear})
-    found = advise(pool, max_models=2)
-    assert found.arms == tuple(arm for arm in judged.manifest.arms if arm in {LARGE, SMALL, FLASH})
-    assert all(SMALL not in each.figures.arms for each in found.recommended)
 
 
 def test_artifact_without_judgements_advises_on_choosing_once(tmp_path: Path) -> None:

@@ -69,17 +69,6 @@ def test_nothing_is_measured_without_predictions_or_the_baseline(
     assert measure_errors(artifact, arm) is None
 
 
-def test_bias_and_spread_come_from_the_groups() -> None:
-    """A policy that is 5 points better than expected in every group has that bias and no spread."""
-    groups = np.arange(3_000) // 1_000
-    errors = EstimateErrors.of({"drift=0.1": answers(0.9, 0.85)}, groups)
-    error = errors.find("drift=0.1")
-    assert error is not None
-    assert error.bias == pytest.approx(0.05)
-    assert error.spread == pytest.approx(0, abs=1e-9)
-    assert error.expect(0.85, 1.0).correct == pytest.approx(0.9)
-
-
 def test_policies_that_were_not_measured_get_the_errors_of_similar_ones() -> None:
     """The nearest number of the kind, or else the mean of those that verify, or do not, as it."""
     groups = np.arange(3_000) // 1_000

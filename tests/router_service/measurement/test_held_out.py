@@ -31,7 +31,6 @@ from router_service.measurement.held_out import (
     verified_points,
 )
 from router_service.policies.costs import Price
-from router_service.policies.verified import Verified
 from router_service.router import Router
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
@@ -124,20 +123,6 @@ def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
     assert changed["drift=0.1"].cost_usd != by_rule(manifest)["drift=0.1"].cost_usd
 
 
-def test_verified_answers_need_judgements_for_figures_of_a_part(
-    artifact: Artifact, pair: Router
-) -> None:
-    """Without a verifier's judgements, a part of the pool has no verified figures.
-
-    The policy itself still works.
-    """
-    without = artifact.manifest.model_copy(update={"files": {}})
-    assert verified_points(artifact) == artifact.manifest.verified_frontier
-    assert verified_points(artifact) != ()
-    assert verified_points(replace(pair.artifact, manifest=without)) == ()
-    assert isinstance(pair.policy("verified"), Verified)
-
-
 def test_shipped_verified_figures_follow_from_the_shipped_judgements(artifact: Artifact) -> None:
     """The simulation of the whole pool at its own prices gives the manifest's verified points."""
     manifest = artifact.manifest
@@ -167,33 +152,6 @@ def test_judgements_are_read_as_written(artifact: Artifact, tmp_path: Path) -> N
     (tmp_path / HELD_OUT).write_bytes(b"no archive")
     with pytest.raises(ArtifactError, match="cannot be read"):
         read_judgements(tmp_path / HELD_OUT)
-
-
-def test_figures_with_a_joined_arm_are_marked(artifact: Artifact) -> None:
-    """They are estimates if the pool has the arm; its accuracy has the error of the estimate."""
-    facts = Onboarding(
-        answers=100,
-        models=50,
-        accuracy=Measure(value=0.8, stderr=0.02, n=1384),
-        probability_stderr=0.03,
-    )
-    joined = replace(
-        artifact, manifest=artifact.manifest.model_copy(update={"onboarded": {SMALL: facts}})
-    )
-    assert describe_pool(joined, [LARGE, SMALL], {}).manifest.estimated_arms == (SMALL,)
-    assert describe_pool(joined, [LARGE], {}).manifest.estimated_arms == ()
-    assert single_accuracies(joined)[SMALL] == facts.accuracy
-    assert single_accuracies(joined)[LARGE] == single_accuracies(artifact)[LARGE]
-
-
-def test_joined_columns_come_last(tmp_path: Path) -> None:
-    """The arms of another table follow, and the folds stay."""
-    first, second = held_out(10), held_out(10, attempts=3)
-    joined = first.join_arms(second)
-    assert_array_equal(joined.select_arms([0, 1]).correct, first.correct)
-    assert_array_equal(joined.select_arms([2, 3]).usage, second.usage)
-    joined.write(tmp_path)
-    assert_array_equal(HeldOut.read(tmp_path / HELD_OUT).correct, joined.correct)
 
 
 def held_out(queries: int, attempts: int = 1) -> HeldOut:
@@ -249,3 +207,20 @@ def test_hourly_price_counts_seconds() -> None:
     cheapest = min(figures.frontier, key=lambda point: point.cost_usd.value)
     assert figures.policies["cheap"] == cheapest.policy
     assert figures.policies["default"] == "theta=0.5"
+
+
+def test_figures_with_a_joined_arm_are_marked(artifact: Artifact) -> None:
+    """They are estimates if the pool has the arm; its accuracy has the error of the estimate."""
+    facts = Onboarding(
+        answers=100,
+        models=50,
+        accuracy=Measure(value=0.8, stderr=0.02, n=1384),
+        probability_stderr=0.03,
+    )
+    joined = replace(
+        artifact, manifest=artifact.manifest.model_copy(update={"onboarded": {SMALL: facts}})
+    )
+    assert describe_pool(joined, [LARGE, SMALL], {}).manifest.estimated_arms == (SMALL,)
+    assert describe_pool(joined, [LARGE], {}).manifest.estimated_arms == ()
+    assert single_accuracies(joined)[SMALL] == facts.accuracy
+    assert single_accuracies(joined)[LARGE] == single_accuracies(artifact)[LARGE]

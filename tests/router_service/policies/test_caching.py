@@ -9,8 +9,6 @@ from router_service.core.reasons import Reason
 from router_service.policies.caching import (
     ANTHROPIC,
     DEEPSEEK,
-    MAX_LAST_ARMS,
-    MAX_WARM_ARMS,
     OPENAI,
     ArmTerms,
     ConversationState,
@@ -22,6 +20,8 @@ from router_service.policies.caching import (
 )
 from router_service.policies.costs import Price
 from router_service.policies.drift import Drift
+from router_service.policies.threshold import Threshold
+from router_service.policies.utility import Utility
 
 CACHED = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.5)
 WRITTEN = Price(
@@ -108,18 +108,6 @@ def test_reported_cached_tokens_correct_the_expectation() -> None:
     assert unknown.cached_tokens("strong", OPENAI, 2.0) == 11_000
 
 
-def test_the_state_of_a_conversation_is_bounded() -> None:
-    """However many requests and arms a conversation has, its state stays small."""
-    state = ConversationState(id="c")
-    for i in range(100):
-        state = state.after(at(i), f"arm-{i}", Usage(10_000 + i, 10), 0.01, TERMS)
-    assert (len(state.arms), len(state.warm)) == (MAX_LAST_ARMS, MAX_WARM_ARMS)
-    assert state.arm == "arm-99"
-    assert (state.requests, state.switches) == (100, 99)
-    assert state.growth_tokens == 1.0
-    assert len(state.model_dump_json()) < 1_500
-
-
 def test_a_warm_arm_is_kept_although_another_has_the_lower_list_price() -> None:
     """The policy sees what this request costs, so a lower list price is not a sufficient reason."""
     cheaper = Price(input_usd_per_mtok=1.5, output_usd_per_mtok=8.0, cached_input_usd_per_mtok=0.4)
@@ -173,3 +161,12 @@ def test_without_an_arm_to_stay_with_the_policy_decides() -> None:
             ARMS, (0.9, 0.9, 0.9), costs_usd, Drift(0.05), state, SwitchRule()
         )
         assert (ARMS[chosen.arm], chosen.reason) == ("cheap", Reason.DRIFT)
+
+
+def test_every_policy_has_a_price_for_a_correct_answer() -> None:
+    """`utility` names the price; the others imply one, which the operator's price replaces."""
+    costs_usd = (0.01, 0.11)
+    assert Utility(0.5).correct_answer_usd(costs_usd, 3.0) == 0.5
+    assert Drift(0.05).correct_answer_usd(costs_usd) == pytest.approx(2.0)
+    assert Drift(0.05).correct_answer_usd(costs_usd, 3.0) == 3.0
+    assert Threshold(0.8).correct_answer_usd(costs_usd) == pytest.approx(0.5)

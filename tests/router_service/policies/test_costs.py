@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from router_service.apis.usage import Usage
-from router_service.policies.costs import ArmProfile, LongPromptPrice, Price
+from router_service.policies.costs import LongPromptPrice, Price
 
 
 @pytest.mark.parametrize(
@@ -26,15 +26,6 @@ def test_tokens_and_time_add_up() -> None:
     assert hour.cost_usd(1_000_000, 500_000, seconds=1800) == pytest.approx(0.6)
     both = Price(input_usd_per_mtok=2, output_usd_per_mtok=8, usd_per_hour=1.2)
     assert both.cost_usd(1_000_000, 500_000, seconds=1800) == pytest.approx(6.6)
-
-
-def test_profile_uses_its_own_or_another_price() -> None:
-    """A profile has an hourly price, and can be priced by tokens instead."""
-    hour = Price(usd_per_hour=3.6)
-    profile = ArmProfile(input_tokens=100, output_tokens=10, seconds=2, price=hour, n=1)
-    assert profile.cost_usd() == pytest.approx(0.002)
-    own = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
-    assert profile.cost_usd(own) == pytest.approx(110e-6)
 
 
 FULL = Price(

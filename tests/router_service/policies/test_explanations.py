@@ -12,94 +12,53 @@ P = {"mini": 0.91, "mid": 0.92, "big": 0.94}
 USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
 
 
-@pytest.mark.parametrize(
-    ("arm", "reason", "policy", "sentence"),
-    [
-        (
-            "big",
-            Reason.DRIFT,
-            "drift=0.01",
-            "big: 94% is the highest probability, and no arm within 1 point of it is cheaper.",
-        ),
-        ("mid", Reason.THRESHOLD, "theta=0.92", "mid: 92% reaches 92%, and no cheaper model does."),
-        (
-            "big",
-            Reason.ARGMAX,
-            "theta=0.99",
-            "big: 94% is the highest probability; no arm reaches 99%.",
-        ),
-        (
-            "mid",
-            Reason.UTILITY,
-            "utility=0.1",
-            (
-                "mid: 92% is the best value, if a correct answer is worth 0.1 USD; the best model "
-                "(big, 94%) is more likely, and this one costs 47% less."
-            ),
-        ),
-        (
-            "mini",
-            Reason.DRIFT,
-            "drift=0.05",
-            "mini: 91% is within 5 points of the best model (big, 94%) and costs 17 times less.",
-        ),
-        (
-            "big",
-            Reason.UTILITY,
-            "utility=9",
-            "big: 94% is the best value, if a correct answer is worth 9 USD.",
-        ),
-        (
-            "big",
-            Reason.UNREAD,
-            "drift=0.05",
-            "big: 94% is the highest probability, which decides because a part could not be read.",
-        ),
-        (
-            "mini",
-            Reason.EXPLORED,
-            "drift=0.05",
-            "mini: 91% was drawn at random, to learn how all models answer.",
-        ),
-        (
-            "big",
-            Reason.RISK,
-            "theta=0.5",
-            "big: 94% is the highest probability, which the offered risky tools demand.",
-        ),
-        (
-            "mid",
-            Reason.STICKY,
-            "drift=0.05",
-            "mid: 92% stays, because it served the conversation so far.",
-        ),
-        (
-            "mini",
-            Reason.SWITCHED,
-            "drift=0.05",
-            "mini: 91% replaces the conversation's earlier model, because the change pays.",
-        ),
-        (
-            "mini",
-            Reason.BUDGET,
-            "drift=0.05",
-            "mini: 91% is the policy's choice among the models that the rest of the budget allows.",
-        ),
-        ("mid", "new", "future=1", "mid: 92% was chosen by future=1."),
-    ],
-)
-def test_sentence_of_each_reason(arm: str, reason: str, policy: str, sentence: str) -> None:
-    """The sentence has the probability, what it is compared with, and the price."""
-    assert explain_choice(arm, reason, policy, P, USD).sentence == sentence
+SENTENCES = {
+    ("big", Reason.DRIFT, "drift=0.01"): (
+        "94% is the highest probability, and no arm within 1 point of it is cheaper."
+    ),
+    ("mini", Reason.DRIFT, "drift=0.05"): (
+        "91% is within 5 points of the best model (big, 94%) and costs 17 times less."
+    ),
+    ("mid", Reason.THRESHOLD, "theta=0.92"): "92% reaches 92%, and no cheaper model does.",
+    ("big", Reason.ARGMAX, "theta=0.99"): "94% is the highest probability; no arm reaches 99%.",
+    ("mid", Reason.UTILITY, "utility=0.1"): (
+        "92% is the best value, if a correct answer is worth 0.1 USD; the best model (big, 94%) is"
+        " more likely, and this one costs 47% less."
+    ),
+    ("big", Reason.UTILITY, "utility=9"): (
+        "94% is the best value, if a correct answer is worth 9 USD."
+    ),
+    ("big", Reason.UNREAD, "drift=0.05"): (
+        "94% is the highest probability, which decides because a part could not be read."
+    ),
+    ("mini", Reason.EXPLORED, "drift=0.05"): (
+        "91% was drawn at random, to learn how all models answer."
+    ),
+    ("big", Reason.RISK, "theta=0.5"): (
+        "94% is the highest probability, which the offered risky tools demand."
+    ),
+    ("mid", Reason.STICKY, "drift=0.05"): ("92% stays, because it served the conversation so far."),
+    ("mini", Reason.SWITCHED, "drift=0.05"): (
+        "91% replaces the conversation's earlier model, because the change pays."
+    ),
+    ("mini", Reason.BUDGET, "drift=0.05"): (
+        "91% is the policy's choice among the models that the rest of the budget allows."
+    ),
+    ("mid", "new", "future=1"): "92% was chosen by future=1.",
+}
 
 
-def test_sentence_names_the_configured_models() -> None:
-    """A model with another name than its arm is named with the arm in parentheses."""
-    labels = {"mini": "haiku (mini)", "big": "big"}
-    explained = explain_choice("mini", Reason.DRIFT, "drift=0.05", P, USD, labels)
-    assert explained.sentence.startswith(
-        "haiku (mini): 91% is within 5 points of the best model (big"
-    )
+@pytest.mark.parametrize(("arm", "reason", "policy"), SENTENCES)
+def test_sentence_of_each_reason(arm: str, reason: str, policy: str) -> None:
+    """The sentence has the probability, what it is compared with, and the price.
+
+    A model with another name than its arm is named with the arm in parentheses.
+    """
+    sentence = SENTENCES[arm, reason, policy]
+    assert explain_choice(arm, reason, policy, P, USD).sentence == f"{arm}: {sentence}"
+    labels = {arm: f"haiku ({arm})"}
+    named = explain_choice(arm, reason, policy, P, USD, labels).sentence
+    assert named.startswith(f"haiku ({arm}): {sentence[:3]}")
 
 
 def test_facts_accompany_the_sentence() -> None:

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from router_service.core.errors import PolicyError
 from router_service.core.reasons import Reason
 from router_service.policies.base import (
-    DRIFT_TOLERANCE,
     Policy,
     Selection,
 )
 from router_service.policies.drift import Drift
-from router_service.policies.exploration import Draw, explore
+from router_service.policies.exploration import explore
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.threshold import Threshold
 from router_service.policies.utility import Utility
@@ -47,25 +46,6 @@ def test_policy_selects_the_expected_arm(
     assert policy.choose(probabilities, COSTS) == expected
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "policy"),
-    [
-        ((0.9, 0.5, 0.7), Threshold(0.5)),
-        ((0.9, 0.8, 0.85), Drift(0.1)),
-        ((0.9, 0.9 - 0.1 - DRIFT_TOLERANCE, 0.85), Drift(0.1)),
-    ],
-)
-def test_arm_at_the_limit_passes(probabilities: tuple[float, ...], policy: Policy) -> None:
-    """An arm passes with exactly the least probability, when it is selected and when ranked."""
-    assert policy.choose(probabilities, COSTS).arm == 1
-    assert policy.ranking(probabilities, COSTS)[0] == 1
-
-
-def test_more_probable_arm_wins_at_equal_cost() -> None:
-    """Of two arms that cost the same, the more probable one is chosen."""
-    assert Threshold(0.5).choose((0.6, 0.8), (0.001, 0.001)).arm == 1
-
-
 POLICIES: list[Policy] = [Threshold(0.5), Threshold(0.9), Drift(0.1), Utility(0.5)]
 unit = st.floats(0, 1)
 cost = st.floats(0, 10)
@@ -82,11 +62,6 @@ def test_arms_are_drawn_with_their_propensity(arms: int, data: st.DataObject, sh
         assert frequency == pytest.approx(propensity, abs=0.003)
     missing = (arms - len(propensities)) * share / arms
     assert sum(propensities.values()) + missing == pytest.approx(1)
-
-
-def test_no_exploration_keeps_the_chosen_arm() -> None:
-    """With a share of 0 the chosen arm is always taken."""
-    assert {explore(2, 5, 0.0, draw / 100) for draw in range(100)} == {Draw(2, 1.0)}
 
 
 @pytest.mark.parametrize("probabilities", [(), (0.5, math.nan)])

@@ -19,29 +19,6 @@ from router_service.apis.conversation import (
 )
 from router_service.predictor.features import MAX_QUERY_CHARS, extract
 
-REQUEST = {
-    "messages": [
-        {"role": "user", "content": "What are the areas of circles with radius 2, 3.5 and then 7?"}
-    ],
-    "tools": [
-        {
-            "type": "function",
-            "function": {
-                "name": "circleArea",
-                "description": "Area of a circle.",
-                "parameters": {
-                    "type": "object",
-                    "required": ["radius"],
-                    "properties": {
-                        "radius": {"type": "number"},
-                        "unit": {"type": "string", "enum": ["m", "cm"], "default": "m"},
-                    },
-                },
-            },
-        }
-    ],
-}
-
 BOOKING = {
     "messages": [
         {"role": "system", "content": "Be brief."},
@@ -93,35 +70,6 @@ def counts(request: Mapping[str, object], names: Iterable[str]) -> dict[str, flo
     """Return the named features of a request."""
     wanted = list(names)
     return dict(zip(wanted, extract(parse_conversation(request), wanted), strict=True))
-
-
-def test_counts_of_a_small_request() -> None:
-    """A request counted by hand has these features."""
-    expected = {
-        "tools": 1,
-        "parameters": 2,
-        "required": 1,
-        "optional": 1,
-        "schema_depth": 1,
-        "enums": 1,
-        "defaults": 1,
-        "numbers_typed": 1,
-        "camel_case_tools": 1,
-        "mentioned": 1,
-        "mentioned_share": 0.5,
-        "name_overlap_max": 0.5,
-        "query_words": 14,
-        "query_numbers": 3,
-        "query_decimals": 1,
-        "numbers_per_parameter": 1.5,
-        "commas": 1,
-        "ands": 1,
-        "sequence_words": 1,
-        "question_marks": 1,
-        "asks_what": 1,
-        "asks_how": 0,
-    }
-    assert counts(REQUEST, expected) == expected
 
 
 def test_text_features_counted_by_hand() -> None:

@@ -15,7 +15,6 @@ from router_service.apis.answers import ParsedAnswer
 from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
 from router_service.verifier.answer_features import (
-    MAX_CALLS,
     MAX_LEAVES,
     Beliefs,
     CandidateAnswer,
@@ -204,15 +203,6 @@ def test_excessive_arguments_are_unreadable(arguments: str) -> None:
     assert cpu_s(lambda: read(question, hostile)) < 10 * usual_s + 0.02
 
 
-def test_too_many_calls_are_unreadable() -> None:
-    """An answer with more calls than the limit is unreadable; at the limit it is read."""
-    question = ask()
-    assert read(question, answer(*[{}] * (MAX_CALLS + 1))).calls is None
-    assert read(question, answer(*[{}] * MAX_CALLS)).calls is not None
-    decoded = [Call("forecast", {"tags": [1] * MAX_LEAVES})]
-    assert read_answer(question, decoded).calls is None
-
-
 HOSTILE = {
     "a $ref to itself": {"type": "object", "properties": {"city": {"$ref": "#/properties/city"}}},
     "a slow pattern": {"patternProperties": {"^(a+)+$": {"type": "string"}}, "type": "object"},
@@ -247,13 +237,3 @@ def test_invalid_schema_allows_everything(parameters: Json) -> None:
     known = read(question, answer({"city": "Oslo"}))
     assert known.calls is not None
     assert relate(question, known, known).is_same
-
-
-def test_each_answer_is_read_once() -> None:
-    """Every step gets all answers so far, and an equal answer of another arm is read by itself."""
-    question = ask()
-    first, second = answer({"city": "Oslo"}), answer({"city": "Oslo"})
-    assert question.read(first) is question.read(first)
-    assert question.read(second) is not question.read(first)
-    assert question.read(second) == question.read(first) == read(ask(), first)
-    assert question.read(None).calls is None

@@ -23,13 +23,6 @@ SAID = Said(
     "Book a table at Joe's Diner in San Francisco on March 5th, 2026 at 7 pm for twelve people. "
     "Budget: $1,200 or 3 thousand euros, 15% tip, 2 km from NYC."
 )
-PARAMETER = Schema(
-    {
-        "type": "string",
-        "description": "How to sort, for example by rating. Default is relevance.",
-        "enum": ["relevance", "rating"],
-    }
-)
 ANYTHING = Schema({})
 
 
@@ -54,16 +47,6 @@ ANYTHING = Schema({})
 def test_values_are_found_as_they_are_usually_written(value: Json, source: Source | None) -> None:
     """Dates, units, initials and sums count as said or calculated; other values do not."""
     assert source_of(SAID, "value", value, ANYTHING) is source
-
-
-def test_schema_explains_its_own_values() -> None:
-    """An enum's member and a default come from the schema, but a parameter's name does not."""
-    assert source_of(SAID, "sort", "rating", PARAMETER) is Source.SCHEMA
-    assert source_of(SAID, "sort", "relevance", PARAMETER) is Source.SCHEMA
-    described = Schema({"type": "string", "description": "The path of the file."})
-    assert source_of(SAID, "path", "path", described) is Source.NOWHERE
-    example = Schema({"type": "string", "description": "A date, such as 2024-01-31."})
-    assert source_of(SAID, "date", "2024-01-31", example) is Source.NOWHERE
 
 
 def test_names_placeholders_and_fillers_are_recognized() -> None:

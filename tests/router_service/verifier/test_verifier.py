@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from router_service.apis.conversation import Json
 from router_service.artifact import MANIFEST, Artifact
 from router_service.core.errors import ArtifactError
-from router_service.predictor.model import Floats, Platt, logit, sigmoid
+from router_service.predictor.model import Floats
 from router_service.verifier.answer_features import Beliefs, Candidates
 from router_service.verifier.graphs import StepTerms, Verifier, VerifierSpec
-from tests.candidates import MOST, answer, ask, read, write_verifier
+from tests.candidates import answer, ask, read, write_verifier
 
 LIKELY = (0.6, 0.8, 0.9)
 COSTS = np.array([0.01, 0.05, 0.4])
@@ -46,19 +46,6 @@ def candidates(**cities: str) -> Candidates:
     return Candidates.of(QUESTION, {int(arm[1]): known[city] for arm, city in cities.items()})
 
 
-def expected(arm: int, agreeing: int = 0, differing: int = 0) -> float:
-    """Return the probability that the hand-made graph gives a candidate."""
-    return float(sigmoid(logit(np.array(LIKELY[arm])) + 2 * agreeing - differing))
-
-
-def test_candidates_are_judged_by_their_relations(verifier: Verifier, beliefs: Beliefs) -> None:
-    """The graph reads the named features of each candidate, and results are by column."""
-    judged = verifier.p_correct(beliefs, candidates(a2="Lima", a0="Oslo", a1="Oslo"))
-    wanted = {0: expected(0, 1, 1), 1: expected(1, 1, 1), 2: expected(2, 0, 2)}
-    assert judged == pytest.approx(wanted, abs=1e-5)
-    assert verifier.p_correct(beliefs, candidates()) == {}
-
-
 def test_first_step_asks_the_arm_with_the_largest_net_gain(
     verifier: Verifier, beliefs: Beliefs
 ) -> None:
@@ -68,26 +55,6 @@ def test_first_step_asks_the_arm_with_the_largest_net_gain(
     assert step.gain == pytest.approx(0.8)
     expensive = verifier.choose_step(beliefs, candidates(), COSTS * 1000, [0, 1, 2])
     assert (expensive.accept, expensive.ask) == (None, (0,))
-
-
-def test_more_is_asked_only_if_the_gain_is_worth_its_cost(
-    verifier: Verifier, beliefs: Beliefs
-) -> None:
-    """With an answer in hand, the next arm is asked at a low cost, and not at a high one."""
-    in_hand = candidates(a0="Oslo")
-    step = verifier.choose_step(beliefs, in_hand, COSTS, [1, 2])
-    assert (step.accept, step.ask) == (None, (1,))
-    assert step.gain == pytest.approx(MOST - 0.6, abs=1e-5)
-    step = verifier.choose_step(beliefs, in_hand, COSTS * 100, [1, 2])
-    assert (step.accept, step.ask, step.gain) == (0, (), 0.0)
-    assert step.p_correct == pytest.approx({0: 0.6}, abs=1e-5)
-
-
-def test_cheapest_of_equally_probable_answers_is_accepted(verifier: Verifier) -> None:
-    """If two candidates have the same probability, the answer of the cheaper arm is delivered."""
-    equal = verifier.beliefs((), (0.8, 0.8, 0.8))
-    step = verifier.choose_step(equal, candidates(a1="Oslo", a0="Oslo"), COSTS, [])
-    assert step.accept == 0
 
 
 def test_nearly_certain_answer_is_accepted(verifier: Verifier) -> None:
@@ -112,15 +79,6 @@ def test_two_arms_are_asked_at_once_only_in_the_last_step(
     """If there is no time for a second step, a second arm is asked if it is worth its cost."""
     step = verifier.choose_step(beliefs, candidates(), costs, [0, 1, 2], StepTerms(is_last=is_last))
     assert step.ask == ask
-
-
-def test_calibration_is_applied(tmp_path: Path, beliefs: Beliefs) -> None:
-    """The output of the first graph becomes a probability by the calibration of the spec."""
-    spec = write_verifier(tmp_path, request_features=0, arms=3)
-    line = Platt(slopes=(1.0,), intercepts=(-0.5,))
-    verifier = Verifier(tmp_path, spec.model_copy(update={"calibration": line}))
-    judged = verifier.p_correct(beliefs, candidates(a0="Oslo"))
-    assert judged[0] == pytest.approx(sigmoid(logit(np.array(0.6)) - 0.5), abs=1e-5)
 
 
 def spec_with(tmp_path: Path, **changes: Json) -> Json:
