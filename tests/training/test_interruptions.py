@@ -22,7 +22,6 @@ from router_service.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact
 from router_service.core.errors import StorageError
 from switchcraft_training.cli import main
 from switchcraft_training.storage import explaining_failed_writes
-from tests.sandbox import run_in_thread
 from tests.training.disks import full_disk
 
 pytestmark = pytest.mark.slow
