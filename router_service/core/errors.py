@@ -151,20 +151,6 @@ class PolicyError(InvalidRequestError):
         self.problem = problem
 
 
-class TrainingProcessError(SwitchcraftError):
-    """A process of a training run that waited too long for another process."""
-
-    def __init__(self, rank: int, timeout_s: float) -> None:
-        self.rank = rank
-        self.timeout_s = timeout_s
-        super().__init__(
-            f"process {rank}: another process of this training ended or did not answer within"
-            f" {timeout_s:g} s. Its own error is above or in its log. Start the run again: it"
-            " continues from its checkpoints. If the other process was only slow, set"
-            " SWITCHCRAFT_COLLECTIVE_TIMEOUT_S to a larger number of seconds"
-        )
-
-
 class ArtifactError(SwitchcraftError):
     """An artifact that is missing, damaged or of another schema version."""
 

@@ -37,7 +37,7 @@ from switchcraft_training.experiment import (
     experiment_stages,
     run_experiment,
 )
-from switchcraft_training.models.optimization import explaining_lost_processes, is_main_process
+from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.progress import running, stage
 from switchcraft_training.shipping import ship_router, train_on_all
 from switchcraft_training.training_data import (
@@ -92,7 +92,7 @@ def run(
         log.warning(
             "the baseline MIRT is left out: add a `profile` to the pool's entry of %s", arms
         )
-    with explaining_lost_processes(), running(run_stages(config)) as stages:
+    with running(run_stages(config)) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work", workers)
     if is_main_process():
         usages = [asdict(usage) for usage in stages.usages.values()]

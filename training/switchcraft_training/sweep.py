@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from router_service.artifact import Artifact, Manifest
-from router_service.core.errors import ArtifactError, ConfigError, SwitchcraftError
+from router_service.core.errors import (
+    ArtifactError,
+    ConfigError,
+    MissingExtraError,
+    SwitchcraftError,
+)
 from switchcraft_training import pipeline
-from switchcraft_training.cluster import connecting, describe_ray_error
 from switchcraft_training.config import RunConfig, SweepConfig, dump_config
 from switchcraft_training.dataset import sources_sha256
 from switchcraft_training.evaluation.seeds import (
@@ -141,13 +147,31 @@ def run_job(job: SweepJob) -> str | None:
 def _run_on_ray(jobs: Sequence[SweepJob], address: str) -> list[str | None]:
     """Run jobs in parallel, and return the error message of each, or None.
 
-    Each job gets one core, and one GPU if the cluster has GPUs.
+    Each job gets one core, and one GPU if the cluster has GPUs. The address `local` starts a
+    cluster on this machine. Raises MissingExtraError if Ray is not installed, and ConfigError if
+    there is no cluster.
     """
-    with connecting(address):
-        import ray  # noqa: PLC0415 - optional
-        from ray.exceptions import RayError  # noqa: PLC0415
+    if find_spec("ray") is None:
+        raise MissingExtraError("--ray", "", "ray")
+    import ray  # noqa: PLC0415 - optional
+    from ray.exceptions import RayError  # noqa: PLC0415
 
+    try:
+        host, _, port = address.rpartition(":")
+        if port.isdigit():
+            # Ray itself would retry for minutes if nothing listens at the address.
+            server = (host.rpartition("/")[2], int(port))
+            socket.create_connection(server, timeout=10).close()
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+        )
         resources = ray.cluster_resources()
+    except (RayError, ConnectionError, OSError, ValueError) as exc:
+        ray.shutdown()
+        raise ConfigError(f"--ray {address}", "", _last_line(exc)) from exc
     remote: Any = ray.remote(run_job).options(num_cpus=1, num_gpus=int("GPU" in resources))
     problems: list[str | None] = []
     try:
@@ -155,7 +179,13 @@ def _run_on_ray(jobs: Sequence[SweepJob], address: str) -> list[str | None]:
             try:
                 problems.append(ray.get(reference))
             except RayError as exc:  # For example, the machine was lost.
-                problems.append(describe_ray_error(exc))
+                problems.append(_last_line(exc))
     finally:
         ray.shutdown()
     return problems
+
+
+def _last_line(exc: Exception) -> str:
+    """Return the last line of a worker or connection error, without Ray's traceback."""
+    lines = str(exc.__cause__ or exc).strip().splitlines()
+    return lines[-1] if lines else type(exc).__name__

@@ -224,12 +224,6 @@ MESSAGES: dict[SwitchcraftError, str] = {
         "updated some more functions'. Remove most of these queries, add other queries, or lower "
         "evaluation.folds."
     ),
-    errors.TrainingProcessError(1, 600): (
-        "process 1: another process of this training ended or did not answer within 600 s. Its own "
-        "error is above or in its log. Start the run again: it continues from its checkpoints. If "
-        "the other process was only slow, set SWITCHCRAFT_COLLECTIVE_TIMEOUT_S to a larger number "
-        "of seconds"
-    ),
     errors.StorageError("No space left on device", {Path("runs"): 2_000_000}): (
         "a file cannot be opened or written: No space left on device. Free space of the folders "
         "that this command writes to: runs (2 MB). Free some space or give other folders, and run "

@@ -85,6 +85,13 @@ def test_input_correction_replaces_only_last_user_message(tmp_path: Path) -> Non
     assert last_utterance(ROWS[0].example) == "Pay five to Ann, a."
 
 
+def test_patch_cannot_be_applied_twice(tmp_path: Path) -> None:
+    """A corrected row is not the row that was reviewed."""
+    path = patch(tmp_path, correction(ROWS[0]))
+    with pytest.raises(DataError, match=r"a is not the row that was reviewed"):
+        list(apply_patch(list(apply_patch(ROWS, path)), path))
+
+
 def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
     """After all rows, the error names missing ids; an id of another dataset does not match."""
     missing = row("a", CALL, dataset="other")

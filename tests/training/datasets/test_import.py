@@ -85,6 +85,25 @@ def test_unreadable_rows_are_set_aside_and_counted_by_reason(
     assert "all 100" in lines
 
 
+def test_too_many_unreadable_rows_stop_the_import(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The limit is 5% unless an option says otherwise; the error counts the reasons."""
+    rows = [xlam_row(i, f"Query {i}") for i in range(94)]
+    rows += [xlam_row(94 + i, "?") | {"answers": "[oops"} for i in range(6)]
+    path, out = write_xlam(tmp_path, *rows), tmp_path / "rows.jsonl"
+    command = ["import", "xlam", str(path), "--out", str(out)]
+
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert f"{path}: 6 of 100 rows cannot be read:" in error
+    assert "6  a text is not valid JSON" in error
+    assert not out.exists()
+
+    assert main([*command, "--max-unreadable", "0.06"]) == 0
+    assert len(list(read_rows(out))) == 94
+
+
 def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
     """They are counted, and do not count towards the limit."""
     chat = "USER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>"

@@ -85,6 +85,24 @@ def test_unknown_labels_are_ignored_by_every_branch() -> None:
     assert hits(trained.model, test).min() >= 0.9
 
 
+@pytest.mark.parametrize("name", ["forest", "networks", "lexical"])
+def test_rows_without_labels_do_not_change_a_branch(name: str) -> None:
+    """Rows without any label have the same effect as missing rows."""
+    train, test = rows(120, 1), rows(30, 3)
+    hidden = with_labels(train, train.labels.copy())
+    hidden.correct[60:] = np.nan
+    settings = config(shares={name: 1}, max_epochs=1, weight_decay=0.0)
+    with_them, without, as_wrong = (
+        branch_logits(train_router(encoder(), settings, data, data).model, settings, test)[name]
+        for data in (hidden, train.take(range(60)), with_labels(train, hidden.labels * 0))
+    )
+    column = {"lexical": 0}.get(name, 1)
+    right = test.labels[:, column] == 1
+    for said in (with_them, without):
+        assert ((said[:, column] > 0) == right).mean() >= 0.85
+    assert not np.allclose(with_them, as_wrong)
+
+
 def test_patience_stops_a_run_that_does_not_improve() -> None:
     """With random labels, training stops after the configured patience and keeps the best epoch."""
     rng = np.random.default_rng(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,9 @@ import redis
 from router_service.artifact import (
     MANIFEST,
     SHIPPED,
+    Artifact,
+    file_hashes,
+    save_manifest,
     sha256,
 )
 from router_service.core.releases import Publication, Release
@@ -125,6 +130,23 @@ def test_damaged_artifact_is_not_published(
     assert publish(artifact, "--to", target) == 1
     assert "model.int8.onnx" in capsys.readouterr().err
     assert (published(target), sorted(target.iterdir())) == before
+
+
+def test_artifact_with_wrong_canary_predictions_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An artifact with valid hashes but other predictions than recorded is refused."""
+    artifact = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
+    canaries = artifact / "canary.jsonl"
+    first, rest = canaries.read_text().split("\n", 1)
+    row = json.loads(first)
+    row["probabilities"] = {arm: 1 - p for arm, p in row["probabilities"].items()}
+    _replace(canaries, f"{json.dumps(row)}\n{rest}".encode())
+    manifest = Artifact.load(SHIPPED).manifest
+    save_manifest(artifact, manifest.model_copy(update={"files": file_hashes(artifact)}))
+    assert publish(artifact, "--to", tmp_path / "published") == 1
+    assert "probability" in capsys.readouterr().err
+    assert not list((tmp_path / "published").glob(f"*/{MANIFEST}")), "no release is left"
 
 
 def test_existing_release_is_never_overwritten(

@@ -125,6 +125,8 @@ def test_every_row_is_verified_once(
         row.id: row.decision for row in read_decisions(findings.with_name("decisions.yaml"))
     }
     assert decisions == {**dict.fromkeys(FLAGGED), "garbled": "decline"}
+    assert export(tmp_path) == 0
+    assert findings.with_name("patch.jsonl").read_text() == "", "open rows are not corrected"
     path.write_text(path.read_text().replace('"C-881"', '"C-882"'))
     assert verify(critic, tmp_path) == 0
     assert critic.requested == ["savings", "savings", "right", "spelling"]

@@ -7,8 +7,6 @@ reads all rows and computes its share of every batch. Only the main process writ
 from __future__ import annotations
 
 import logging
-import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,19 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from router_service.core.errors import ConfigError, TrainingProcessError
+from router_service.core.errors import ConfigError
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Table
 
-TIMEOUT_VARIABLE: Final = "SWITCHCRAFT_COLLECTIVE_TIMEOUT_S"
-DEFAULT_TIMEOUT_S: Final = 4 * 3600.0
-"""How long a process waits for the others by default.
+WAIT: Final = timedelta(hours=4)
+"""How long a process waits for the others.
 
 Between trainings, only the main process predicts held-out rows, which takes minutes to hours. The
 defaults of the backends, 10 and 30 minutes, would end such a run.
 """
-MAX_TIMEOUT_S: Final = 1e7
-_LOST_PROCESS: Final = "tim(e|ed) ?out|connection (closed|reset|refused)|broken pipe|peer"
 
 
 def start_accelerator(config: RunConfig) -> Accelerator:
@@ -78,32 +73,7 @@ def process_count() -> int:
 def _state() -> PartialState:
     # Read the flag of `accelerate launch --cpu` here: the Accelerator would read it too late. The
     # first call starts the process group, whose timeout cannot be changed later.
-    timeout = timedelta(seconds=collective_timeout_s())
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timeout)
-
-
-def collective_timeout_s() -> float:
-    """Return how long processes wait for each other; raises ConfigError if it is not positive."""
-    text = os.environ.get(TIMEOUT_VARIABLE, "")
-    try:
-        timeout_s = float(text or DEFAULT_TIMEOUT_S)
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s < MAX_TIMEOUT_S:
-        problem = f"must be a number of seconds above 0 and below {MAX_TIMEOUT_S:g}"
-        raise ConfigError(text, TIMEOUT_VARIABLE, problem)
-    return timeout_s
-
-
-@contextmanager
-def explaining_lost_processes() -> Iterator[None]:
-    """Raise TrainingProcessError instead of the backend's error if another process is missing."""
-    try:
-        yield
-    except RuntimeError as exc:
-        if process_count() == 1 or not re.search(_LOST_PROCESS, str(exc), re.IGNORECASE):
-            raise
-        raise TrainingProcessError(_state().process_index, collective_timeout_s()) from exc
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=WAIT)
 
 
 def gather_strided(accelerator: Accelerator, own: Tensor) -> Tensor:
