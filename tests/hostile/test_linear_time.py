@@ -35,8 +35,7 @@ from tests import apis
 from tests.apis import APIS, Api, UpstreamApi
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
-from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
-from tests.products import IS_LONG
+from tests.hostile.repeats import ANSWERS, EVENTS, IS_LONG, REQUESTS, SAMPLES
 
 Json = Any
 
