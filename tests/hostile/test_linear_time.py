@@ -67,8 +67,8 @@ MIN_S = 0.001
 """Shorter times are too inexact to be compared."""
 TRIES = 10
 """The least of several times counts, because other processes only make them longer."""
-ATTEMPTS = 4
-"""Measurements, with pauses of up to 3 s, of which one must be linear. Other processes use the
+ATTEMPTS = 6
+"""Measurements, with pauses of up to 5 s, of which one must be linear. Other processes use the
 processor's caches, which slows down the larger size more, but no measurement hides a square."""
 
 PACKER = Packer(
