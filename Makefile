@@ -77,11 +77,9 @@ walks: $(VENV)/.dev
 
 # For all fuzz targets together.
 FUZZ_SECONDS ?= 1800
-# Tests outside of tests/hostile that run only some combinations of their parameters in `make test`.
-PRODUCTS := tests/drills/test_stream_faults.py tests/router_service/settings/test_config_errors.py
-## check-hostile: the attacks and products in their long form, and fuzzing for FUZZ_SECONDS
+## check-hostile: the attacks in their long form, and fuzzing for FUZZ_SECONDS
 check-hostile: $(VENV)/.dev
-	HOSTILE=long OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis --timeout 3600 tests/hostile $(PRODUCTS)
+	HOSTILE=long OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis --timeout 3600 tests/hostile
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # The lowest versions come first on the path, and the tools of the tests from the usual environment.

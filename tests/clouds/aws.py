@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from router_service.apis.parts import Text, ToolUse
-from tests.apis import MESSAGES
+from tests.apis import CONVERSE, MESSAGES
 from tests.providers.answers import Reply, data_of
 
 REGION = "us-west-2"
@@ -184,52 +184,11 @@ class Aws:
         return StreamingResponse(_parts(self.events(messages)), media_type=media_type)
 
     def _converse(self, asked: Asked, parts: Answer) -> Response:
-        """Answer like Converse; usage has 100 tokens that were read from the cache."""
-        usage = {
-            "inputTokens": 20,
-            "outputTokens": 30,
-            "totalTokens": 150,
-            "cacheReadInputTokens": 100,
-            "cacheWriteInputTokens": 0,
-        }
-        calls = [part for part in parts if isinstance(part, ToolUse)]
-        stop, metrics = "tool_use" if calls else "end_turn", {"latencyMs": 12}
+        reply = Reply(CONVERSE, asked.model, parts, len(self.asked))
         if asked.operation == "converse":
-            content = [
-                {"text": part.text}
-                if isinstance(part, Text)
-                else {
-                    "toolUse": {
-                        "toolUseId": part.id,
-                        "name": part.name,
-                        "input": json.loads(part.arguments),
-                    }
-                }
-                for part in parts
-            ]
-            message = {"role": "assistant", "content": content}
-            return JSONResponse(
-                {
-                    "output": {"message": message},
-                    "stopReason": stop,
-                    "usage": usage,
-                    "metrics": metrics,
-                }
-            )
-        events = [converse_event("messageStart", {"role": "assistant"})]
-        for index, part in enumerate(parts):
-            at = {"contentBlockIndex": index}
-            if isinstance(part, ToolUse):
-                start = {"toolUse": {"toolUseId": part.id, "name": part.name}}
-                events.append(converse_event("contentBlockStart", {"start": start, **at}))
-                delta: dict[str, Any] = {"toolUse": {"input": part.arguments}}
-            else:
-                delta = {"text": part.text}
-            events.append(converse_event("contentBlockDelta", {"delta": delta, **at}))
-            events.append(converse_event("contentBlockStop", at))
-        events.append(converse_event("messageStop", {"stopReason": stop}))
-        events.append(converse_event("metadata", {"usage": usage, "metrics": metrics}))
-        return self._stream(events)
+            return JSONResponse(reply.whole())
+        events = (data_of(event).items() for event in reply.events())
+        return self._stream([converse_event(name, value) for ((name, value),) in events])
 
     def _validate(self, asked: Asked) -> None:
         """Check a request as Bedrock's service model, or Anthropic's models there, do."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import time
@@ -19,10 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router_service.artifact import CANARIES, SHIPPED, Artifact
 from router_service.core.decision_record import label_policy
-from switchcraft_training.datasets import bfcl
 
 README = Path(__file__).parents[2] / "README.md"
-RECORDED_QUESTIONS = 120
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 
@@ -118,16 +115,6 @@ def own_questions() -> list[dict[str, Any]]:
 def test_own_requests_are_routed_answered_and_recorded(gateway: str) -> None:
     """Each of our own requests is routed, answered by the chosen arm, and recorded."""
     route_all(gateway, [body for body in own_questions() for _ in range(2)])
-
-
-@pytest.mark.recorded
-def test_recorded_requests_are_routed_answered_and_recorded(
-    gateway: str, recorded_data: Path
-) -> None:
-    """120 real requests, streamed or not, are each routed, answered and recorded."""
-    judged = list(bfcl.open_recording(recorded_data / "bfcl-2024-08").judged())
-    chosen = random.Random(0).sample(judged, RECORDED_QUESTIONS)
-    route_all(gateway, [dict(example.request) for example, _ in chosen])
 
 
 def test_gateway_and_route_command_choose_the_same_arms(gateway: str) -> None:

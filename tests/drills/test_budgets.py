@@ -30,10 +30,9 @@ from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import GatewayProcess, RedisServer, gateway, wait_until, write_config
 from tests.drills.test_workers import two_workers
 from tests.postgresql import PostgreSQLServer
-from tests.products import IS_LONG
 from tests.serving import Sandbox
 
-REQUESTS = 2000 if IS_LONG else 400
+REQUESTS = 400
 STREAMS = 100
 BODIES = 40
 ADMIN = new_key()

@@ -8,6 +8,7 @@ all items of a list in turn and in groups, each member whose name has a `#`, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +20,9 @@ Json = Any
 Path = tuple[str | int, ...]
 Make = Callable[[int], Json]
 """Returns a body, an answer, or the events of a stream, in which something occurs so often."""
+
+IS_LONG = os.environ.get("HOSTILE") == "long"
+"""Whether the tests run in the long form of `make check-hostile`."""
 
 PNG = "iVBORw0KGgo="
 SEAL = "c2VhbA=="
@@ -131,6 +135,7 @@ _SCHEMA = {
     "$defs": {"d#": {"type": "string"}},
 }
 _FUNCTION = {"name": "f#", "description": "Does it.", "parameters": _SCHEMA}
+_PLAIN = {**_FUNCTION, "parameters": {"type": "object"}}
 _USER = {"role": "user", "content": "What is the weather in Oslo?"}
 
 
@@ -186,7 +191,7 @@ _MORE_OF_CHAT: Mapping[str, Sequence[Json]] = {
         {"type": "web_search"},
         {"type": "function", "function": {**_FUNCTION, "name": "s#", "strict": True}},
     ],
-    "functions": [_FUNCTION],
+    "functions": [_PLAIN],
 }
 
 _INPUT_TEXT = {"type": "input_text", "text": "word #"}
@@ -229,12 +234,12 @@ _MORE_OF_RESPONSES: Mapping[str, Sequence[Json]] = {
             {
                 "type": "tool_search_output",
                 "call_id": "s#",
-                "tools": [{"type": "function", **_FUNCTION, "name": "h#"}],
+                "tools": [{"type": "function", **_PLAIN, "name": "h#"}],
             },
         ],
         {
             "type": "additional_tools",
-            "tools": [{"type": "function", **_FUNCTION, "name": "i#"}],
+            "tools": [{"type": "function", **_PLAIN, "name": "i#"}],
         },
         {"type": "web_search_call"},
         {"type": "item_reference", "id": "i#"},
@@ -249,7 +254,7 @@ _MORE_OF_RESPONSES: Mapping[str, Sequence[Json]] = {
         {
             "type": "namespace",
             "name": "n#",
-            "tools": [{"type": "function", **_FUNCTION, "name": "j#"}],
+            "tools": [{"type": "function", **_PLAIN, "name": "j#"}],
         },
         {"type": "function", **_FUNCTION, "name": "s#", "strict": True},
     ],
@@ -260,6 +265,7 @@ _BLOCK_IMAGE = {
     "source": {"type": "base64", "media_type": "image/png", "data": PNG},
 }
 _TOOL = {"name": "f#", "description": "Does it.", "input_schema": _SCHEMA}
+_PLAIN_TOOL = {**_TOOL, "input_schema": {"type": "object"}}
 _TOOL_USE = {"type": "tool_use", "id": "c#", "name": "f0", "input": {"k#": "#"}}
 _TOOL_RESULT = {"type": "tool_result", "tool_use_id": "c#", "content": [_TEXT]}
 _THINKING = {"type": "thinking", "thinking": "hm", "signature": SEAL}
@@ -312,14 +318,17 @@ _MORE_OF_MESSAGES: Mapping[str, Sequence[Json]] = {
             [
                 {
                     "type": "tool_addition",
-                    "tool": {"type": "tool_definition", "definition": {**_TOOL, "name": "h#"}},
+                    "tool": {
+                        "type": "tool_definition",
+                        "definition": {**_PLAIN_TOOL, "name": "h#"},
+                    },
                 }
             ],
         ),
     ],
     "tools": [
         {**_TOOL, "name": "s#", "strict": True},
-        {**_TOOL, "name": "d#", "defer_loading": True, "input_examples": [{"a": "#"}]},
+        {**_PLAIN_TOOL, "name": "d#", "defer_loading": True, "input_examples": [{"a": "#"}]},
         {"type": "web_search_20250305", "name": "w"},
     ],
     "mcp_servers": [{"type": "url", "url": "a"}],

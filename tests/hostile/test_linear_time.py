@@ -35,8 +35,7 @@ from tests import apis
 from tests.apis import APIS, Api, UpstreamApi
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
-from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
-from tests.products import IS_LONG
+from tests.hostile.repeats import ANSWERS, EVENTS, IS_LONG, REQUESTS, SAMPLES
 
 Json = Any
 
@@ -68,8 +67,8 @@ MIN_S = 0.001
 """Shorter times are too inexact to be compared."""
 TRIES = 10
 """The least of several times counts, because other processes only make them longer."""
-ATTEMPTS = 4
-"""Measurements, with pauses of up to 3 s, of which one must be linear. Other processes use the
+ATTEMPTS = 6
+"""Measurements, with pauses of up to 5 s, of which one must be linear. Other processes use the
 processor's caches, which slows down the larger size more, but no measurement hides a square."""
 
 PACKER = Packer(

@@ -19,8 +19,7 @@ from tests.apis import APIS, Api
 from tests.fuzz import entries, events, translations
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Mutate
-from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
-from tests.products import IS_LONG
+from tests.hostile.repeats import ANSWERS, EVENTS, IS_LONG, REQUESTS, SAMPLES
 
 Json = Any
 

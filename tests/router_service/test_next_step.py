@@ -341,16 +341,16 @@ LARGE = {"arm": "large", "expected_gain": 0.004, "expected_cost_usd": 0.00531}
             StopReason.NOT_WORTH,
             LARGE,
             (
-                "Asking big (large) was expected to add 0.4 points for 0.0053 USD, which is not worth"
-                " it at 0.0106 USD for a correct answer."
+                "Asking big (large) was expected to add 0.4 points for 0.0053 USD, which is not"
+                " worth it at 0.0106 USD for a correct answer."
             ),
         ),
         (
             StopReason.MAX_CANDIDATES,
             SMALL,
             (
-                "Asking small was expected to add nothing for 0.00002 USD, but the limit on models was"
-                " reached (max_candidates)."
+                "Asking small was expected to add nothing for 0.00002 USD, but the limit on models"
+                " was reached (max_candidates)."
             ),
         ),
         (
