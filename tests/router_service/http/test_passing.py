@@ -238,3 +238,13 @@ def test_upstreams_error_about_its_key_is_hidden(script: Script, status: int) ->
         assert answer.status_code == status
         assert answer.json()["error"]["code"] == "upstream_credentials"
         assert "sk-own" not in answer.text
+
+
+def test_request_that_creates_something_gets_a_new_connection(script: Script) -> None:
+    """An upstream may close an idle connection just as it is used again, and nobody may retry."""
+    script.play(whole(b"{}"), at="passed")
+    for method, connections in (("GET", {0, 1}), ("POST", {2})):
+        script.upstream.connections = 0
+        for _ in range(2):
+            assert script.http.request(method, "/v1/files").status_code == 200
+        assert script.upstream.connections in connections
