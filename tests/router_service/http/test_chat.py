@@ -7,6 +7,7 @@ import json
 import httpx
 import pytest
 
+from router_service.requests.deciding import AT_ONCE_BYTES
 from tests.bodies import BODY, CHAT
 from tests.router_service.http.scripted import Script, stream, whole
 from tests.serving import Sandbox
@@ -35,7 +36,7 @@ ESCAPED = (
 )
 
 
-@pytest.mark.parametrize("body", [SPACED, ESCAPED])
+@pytest.mark.parametrize("body", [SPACED, SPACED + b" " * AT_ONCE_BYTES, ESCAPED])
 def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox, body: bytes) -> None:
     """Whitespace, escapes, numbers, unknown and duplicate fields reach the upstream unchanged."""
     response = http.post(CHAT, content=body)

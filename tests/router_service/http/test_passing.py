@@ -20,7 +20,7 @@ from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.attacks import PATHS
 from tests.fakes import FakeRouter
-from tests.router_service.http.scripted import Script, whole
+from tests.router_service.http.scripted import Script, exactly, whole
 from tests.serving import WAIT_S, served
 
 KEY = "upstream-secret-key"
@@ -248,3 +248,12 @@ def test_request_that_creates_something_gets_a_new_connection(script: Script) ->
         for _ in range(2):
             assert script.http.request(method, "/v1/files").status_code == 200
         assert script.upstream.connections in connections
+
+
+def test_passed_request_without_an_answer_is_502(script: Script) -> None:
+    """The client gets the gateway's own error, without the address."""
+    script.play(exactly(), at="passed")
+    for method in ("GET", "POST"):
+        answer = script.http.request(method, "/v1/files")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (502, "upstream_error")
+        assert "127.0.0.1" not in answer.text

@@ -245,6 +245,19 @@ def test_longest_idle_connection_is_closed_at_limit(
     assert "limit=3" in lines[0]
 
 
+def test_connection_gets_503_without_idle_ones(echo: Echo) -> None:
+    """If no connection is idle, a further connection gets 503 and is closed."""
+    with served(echo, http=protocol_with_limits(replace(LIMITS, max_connections=1))) as url:
+        echo.go_on.clear()
+        before = echo.served
+        with connected(url, WAIT) as busy:
+            wait_for(lambda: echo.served == before + 1, "a request is being answered")
+            with connected(url) as connection:
+                assert refusal(read_all(connection)) == (503, "overloaded")
+            echo.go_on.set()
+            assert busy.recv(1000).endswith(b"ok")
+
+
 class Wire(asyncio.Transport):
     """Transport that records each write."""
 
