@@ -146,17 +146,13 @@ def test_headers_record_and_explanation_name_the_cheaper_policy(sandbox: Sandbox
     ("model", "header", "policy"),
     [
         ("switchcraft", None, "theta=0.5"),
-        ("switchcraft:economy", None, "economy (theta=0.2)"),
         ("switchcraft:quality", None, "quality (theta=0.5)"),
         ("switchcraft", "quality", "quality (theta=0.5)"),
-        ("switchcraft:economy", "quality", "quality (theta=0.5)"),
         ("switchcraft:quality", "economy", "economy (theta=0.2)"),
         ("switchcraft", "theta=0.79", "theta=0.79 (theta=0.5)"),
-        ("switchcraft", "theta=0.3", "theta=0.3"),
         ("switchcraft", "default", "theta=0.5"),
         ("switchcraft", "drift=0.1", "drift=0.1 (theta=0.5)"),
         ("large", None, None),
-        ("large", "quality", None),
     ],
 )
 def test_what_the_request_asks_for_counts(

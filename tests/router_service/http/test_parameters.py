@@ -70,15 +70,3 @@ def test_requests_are_sent_with_the_arms_effort(
     )
     sent = json.loads(sandbox.last_body())
     assert (sent["model"], sent["reasoning"]) == ("gpt-5", {"effort": effort, "summary": "auto"})
-
-
-def test_client_overrides_the_effort(client: openai.OpenAI, sandbox: Sandbox) -> None:
-    """The request's own effort is sent, in both APIs."""
-    client.chat.completions.create(
-        model=HIGH, messages=ASK, tools=TOOLS, reasoning_effort="minimal"
-    )
-    assert json.loads(sandbox.last_body())["reasoning_effort"] == "minimal"
-    client.responses.create(
-        model=HIGH, input="Weather in Oslo?", tools=FLAT, reasoning={"effort": "minimal"}
-    )
-    assert json.loads(sandbox.last_body())["reasoning"] == {"effort": "minimal"}
