@@ -429,7 +429,8 @@ def test_evidence_is_opt_in(plain: LoggingGateway) -> None:
     talk = Talk(plain, "Opt-in")
     talk.turn(OSLO)
     talk.turn(OSLO, ERROR)
-    plain.decisions(1)
+    last = talk.decisions[-1]
+    wait_for(lambda: last in {each.id for each in plain.decisions(0)}, "the turns are logged")
     assert talk.evidence() == []
     assert plain.metric('weak_evidence_total{arm="medium",kind="tool_error"}') == 0
 
