@@ -591,5 +591,7 @@ def test_unused_budgets_are_forgotten(shared: Shared) -> None:
             await one.spend(key(1.0), 0.9)
             await asyncio.to_thread(wait_for, lambda: shared.leased() == 0, "it is given back")
             await refusal(one.reserve(key(1.0), cost(0.2)))
+            await one.spend(key(1.0), 0.05)
+        assert shared.spent() == {"key:one": to_nusd(0.95)}
 
     run(work())
