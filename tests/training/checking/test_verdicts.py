@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from router_service.checker.comparison import ErrorCode, OneOf
 from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import CORRECT_FROM, check, check_answer, parse_text
+from switchcraft_training.checking.score import score_lines
 from switchcraft_training.records import Answer, Example, Expected
 
 STRING = {"type": "string"}
@@ -373,3 +375,38 @@ def is_correct_text(text: str, expected: Expected) -> bool:
 def test_text_is_correct_if_no_tool_fits(text: str, is_correct: bool) -> None:
     """If no tool fits, a text is correct; a call, an unreadable call and no answer are wrong."""
     assert is_correct_text(text, Expected(())) is is_correct
+
+
+PAIR = {
+    "id": "1",
+    "tools": [WEATHER],
+    "expected": [{"name": "get_weather", "arguments": {"city": ["Rome", "Roma"]}}],
+    "calls": [{"name": "get_weather", "arguments": {"city": "rome"}}],
+}
+BROKEN = tool("get_weather", city={"type": "quaternion"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, {"id": "1", "correct": True, "score": 1.0, "errors": []}),
+        ({"calls": None}, {"correct": False, "code": "not_parsed"}),
+        ({"expected": [], "calls": []}, {"correct": True}),
+        ({"calls": [{"name": "get_weather"}]}, {"error": "invalid_pair", "path": "calls[0]"}),
+        ({"tools": [{"type": "custom"}]}, {"error": "invalid_pair", "path": "tools[0]"}),
+        ({"tools": [BROKEN]}, {"error": "invalid_schema", "path": "tools"}),
+        (None, {"error": "invalid_json", "path": ""}),
+    ],
+)
+def test_score_has_a_verdict_or_an_error_for_each_line(
+    changes: dict[str, Any] | None, verdict: dict[str, Any]
+) -> None:
+    """`switchcraft-train score` answers every line, and names what a line has wrong."""
+    line = b"oops" if changes is None else json.dumps(PAIR | changes).encode()
+    found, after = map(json.loads, score_lines([line, json.dumps(PAIR).encode()]))
+    assert after["correct"] is True
+    if "error" in found:
+        found = {"error": found["error"]["code"], "path": found["error"]["path"]}
+    elif found["errors"]:
+        found["code"] = found["errors"][0]["code"]
+    assert {name: found[name] for name in verdict} == verdict

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from switchcraft_training.data.duplicates import near_duplicates, similar_tools
+from switchcraft_training.data.learned import LearnedTools
 from switchcraft_training.records import Example
 
 PROMPT = "You are the assistant of an airline. Never book a flight without a confirmation. " * 30
@@ -89,6 +90,8 @@ def test_the_same_or_nearly_the_same_tools_join_rows() -> None:
     first, *others = similar_tools(rows).tolist()
     assert others[:2] == [first, first]
     assert len({first, *others[2:]}) == 5
+    learned = LearnedTools.of(rows[:1])
+    assert [learned.has(row) for row in rows[:5]] == [True, True, True, False, False]
 
 
 def test_turns_of_a_conversation_stay_together() -> None:
