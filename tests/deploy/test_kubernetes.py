@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 KUBERNETES = "1.31"
 """Oldest Kubernetes version that all manifests support."""
-OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 
 
 def read(name: str) -> Resource:

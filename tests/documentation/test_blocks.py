@@ -114,6 +114,8 @@ def test_every_block_is_checked() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
 def test_commands_exist(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands, options and targets of our programs, modules and paths exist."""
+    if document.path.name == "CHANGELOG.md":
+        return  # which names earlier commands
     for variable in ("SWITCHCRAFT_DATA", "USER"):  # which options without a value are taken from
         monkeypatch.setenv(variable, "any")
     wrong = [
