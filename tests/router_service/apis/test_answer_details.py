@@ -502,6 +502,34 @@ def test_parts_that_the_target_cannot_express(source: UpstreamApi, part: Any) ->
             refused()
 
 
+BLOCK = {"index": 0, "content_block": {"type": "text", "text": ""}}
+DELTA = {"type": "content_block_delta", "index": 0}
+GREW = {"type": "response.output_text.delta", "delta": "a"}
+CALLED = {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": "{"}
+
+
+@pytest.mark.parametrize(
+    ("source", "sent", "problem"),
+    [
+        (MESSAGES, [{"type": "content_block_start", **BLOCK, "index": -1}], "invalid place"),
+        (MESSAGES, [DELTA | {"delta": {"type": "text_delta", "text": "a"}}], "without a block"),
+        (
+            MESSAGES,
+            [{"type": "content_block_start", **BLOCK}, DELTA | {"delta": {"type": "new"}}],
+            "unexpected delta",
+        ),
+        (MESSAGES, [{"type": "content_block_stop", "index": 0}], "has not started"),
+        (RESPONSES, [GREW], "without a place"),
+        (RESPONSES, [CALLED], "a call that has not started"),
+    ],
+)
+def test_malformed_streams(source: UpstreamApi, sent: list[Any], problem: str) -> None:
+    """Each is the upstream's mistake, which the error describes."""
+    start = events(CASES["text"], source)[0]
+    with pytest.raises(ForeignAnswerError, match=problem):
+        translate([start, *sent], source, CHAT)
+
+
 def test_endless_answers_are_refused() -> None:
     """A stream cannot fill the memory, neither with text nor with empty parts."""
     text = chunk(content="x" * 100_000)
