@@ -133,6 +133,10 @@ def test_parallel_calls_of_messages_become_one_tool_message_each() -> None:
     ids = [call["id"] for call in short[1]["tool_calls"]]
     assert ids == [message["tool_call_id"] for message in short if message["role"] == "tool"]
     assert {len(each) for each in ids} == {9}
+    shown = said("user", tool_result("a", [{"type": "image", "source": IMAGE}]))
+    loop = messages(USER, said("assistant", tool_use()), shown)
+    result = translated(loop, MESSAGES, OPENAI)["messages"][2]
+    assert result["content"] == "The result follows in the next message."
 
 
 def test_tool_messages_become_one_message_with_all_results() -> None:
