@@ -61,12 +61,6 @@ def answer(*arguments: Mapping[str, Json] | str, name: str = "forecast") -> Pars
     return ParsedAnswer(tuple(WrittenCall(str(i), name, text) for i, text in enumerate(texts)))
 
 
-def message(**arguments: Json) -> Json:
-    """Return the message of a chat completion that makes one call."""
-    function = {"name": "forecast", "arguments": json.dumps(arguments)}
-    return {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}
-
-
 def read(question: Question, parsed: ParsedAnswer | None) -> CandidateAnswer:
     """Return an answer with its features."""
     return read_answer(question, decode_calls(parsed))

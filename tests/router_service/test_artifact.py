@@ -57,6 +57,7 @@ def test_damaged_file_is_named(copy: Path, name: str, damage: Callable[[Path], N
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
+        ({"schema_version": 2}, "schema version 2"),
         ({"arms": ["a", "a"]}, "twice"),
         ({"arms": ["a", "b"]}, "profile"),
         ({"policies": {}}, "default"),
@@ -106,6 +107,8 @@ def test_malformed_manifest_is_refused(copy: Path, text: str) -> None:
     (copy / MANIFEST).write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json"):
         Artifact.load(copy)
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        Artifact.load(copy / "nowhere")
 
 
 def rehash(directory: Path) -> None:

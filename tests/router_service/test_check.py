@@ -178,18 +178,6 @@ def test_unreadable_model_is_not_reported_as_a_missing_one(tmp_path: Path) -> No
     assert "router.default_policy: no policy has this name" in failed[1]
 
 
-def test_unused_gpu_is_noted(tmp_path: Path) -> None:
-    """If a GPU is configured for an artifact without a graph for it, a note says what to do."""
-    path = config(tmp_path, "http://127.0.0.1:1/v1")
-    before = found(path)["router"]
-    assert before.detail.endswith("Runs model.int8.onnx on CPUExecutionProvider")
-    path.write_text(path.read_text().replace("router: {", "router: {device: cuda, "))
-    findings = [finding for finding in check(path) if finding.subject == "router"]
-    assert findings[0] == before, "it serves on the CPU"
-    notes = [each.detail for each in findings if each.status is Status.NOTE]
-    assert any("no graph for GPUs" in note and "cuda_graph: true" in note for note in notes)
-
-
 @pytest.mark.parametrize(("extra", "status"), [("", 0), ("key: 3", 1)])
 def test_exit_status_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: str, status: int

@@ -10,7 +10,7 @@ from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import Usage
 from router_service.artifact import MANIFEST, SHIPPED, read_manifest
 from router_service.core.errors import ConfigError
-from router_service.policies.costs import LongPromptPrice, Price
+from router_service.policies.costs import Price
 from router_service.prices import look_up, look_up_id
 from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.pool import Pool, pool_notes
@@ -25,94 +25,74 @@ GPT = Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10, cached_input_usd_per
 OWN = Price(input_usd_per_mtok=7, output_usd_per_mtok=7)
 
 
-@pytest.mark.parametrize(
-    "base_url", [OPENAI, "https://mine.openai.azure.com/openai/deployments/gpt-4o"]
-)
-def test_providers_model_has_its_list_price(base_url: str) -> None:
-    """Dated names have their model's price, with cached input; Azure lists OpenAI's models too."""
-    listing = look_up(base_url, "gpt-4o-2024-08-06", NOW)
-    assert listing is not None
-    assert (listing.price, listing.context_window_tokens) == (GPT, 128_000)
+AZURE = "https://mine.openai.azure.com/openai/deployments/gpt-4o"
+NIGHT, DAY = NOW.replace(hour=20), NOW
 
 
 @pytest.mark.parametrize(
-    "model_id",
-    ["openai/gpt-4o", "azure/gpt-4o-2024-08-06", "openrouter/openai/gpt-4o"],
+    ("base_url", "model", "now", "usd_per_mtok"),
+    [
+        # Dated names have their model's price; Azure lists OpenAI's models too.
+        (OPENAI, "gpt-4o-2024-08-06", NOW, (2.5, 10, 1.25)),
+        (AZURE, "gpt-4o-2024-08-06", NOW, (2.5, 10, 1.25)),
+        # DeepSeek is cheaper at night; the listed price is never below the paid one.
+        ("https://api.deepseek.com/v1", "deepseek-chat", DAY, (0.27, 1.1, 0.07)),
+        ("https://api.deepseek.com/v1", "deepseek-chat", NIGHT, (0.27, 1.1, 0.07)),
+        # Embeddings have no output.
+        (OPENAI, "text-embedding-3-small", NOW, (0.02, 0, None)),
+        # Neither private servers nor unknown models get a provider's price.
+        ("http://127.0.0.1:8000/v1", "gpt-4o", NOW, None),
+        (OPENAI, "gpt-4o-of-mine", NOW, None),
+        ("https://mine.openai.azure.com/openai/v1", "my-deployment", NOW, None),
+    ],
 )
-def test_model_id_has_its_list_price(model_id: str) -> None:
-    """The provider of an id is LiteLLM's name of it."""
+def test_model_at_an_address_has_its_list_price(
+    base_url: str,
+    model: str,
+    now: datetime,
+    usd_per_mtok: tuple[float, float, float | None] | None,
+) -> None:
+    """The price is that of the provider at the address, for input, output and cached input."""
+    listing = look_up(base_url, model, now)
+    price = None if listing is None else listing.price
+    found = price and (
+        price.input_usd_per_mtok,
+        price.output_usd_per_mtok,
+        price.cached_input_usd_per_mtok,
+    )
+    assert found == usd_per_mtok
+
+
+@pytest.mark.parametrize(
+    ("model_id", "usd_per_mtok"),
+    [
+        ("openai/gpt-4o", 2.5),
+        ("azure/gpt-4o-2024-08-06", 2.5),
+        ("openrouter/openai/gpt-4o", 2.5),
+        ("gemini/gemini-2.5-flash-lite", 0.1),
+        ("xai/grok-4-fast", 0.2),
+        ("gpt-4o", None),
+        ("hosted_vllm/gpt-4o", None),
+        ("openai/nothing", None),
+    ],
+)
+def test_model_id_has_its_list_price(model_id: str, usd_per_mtok: float | None) -> None:
+    """The provider of an id is LiteLLM's name of it; without one, there is no price."""
     listing = look_up_id(model_id, NOW)
-    assert listing is not None
-    assert listing.price is not None
-    assert listing.price.input_usd_per_mtok == 2.5
-
-
-@pytest.mark.parametrize("model_id", ["gpt-4o", "hosted_vllm/gpt-4o", "openai/nothing", ""])
-def test_id_that_is_not_listed_has_no_price(model_id: str) -> None:
-    """An id without a provider, of a private server, or of an unknown model has no listing."""
-    assert look_up_id(model_id, NOW) is None
+    price = None if listing is None else listing.price
+    assert (price and price.input_usd_per_mtok) == usd_per_mtok
 
 
 def test_long_prompts_have_their_own_price() -> None:
     """A price that rises with the prompt's length is listed with that length."""
     listing = look_up("https://api.anthropic.com/v1", "claude-sonnet-4-5", NOW)
     assert listing is not None
-    assert listing.price == Price(
-        input_usd_per_mtok=3,
-        output_usd_per_mtok=15,
-        cached_input_usd_per_mtok=0.3,
-        cache_write_usd_per_mtok=3.75,
-        long_prompts=(
-            LongPromptPrice(
-                above_prompt_tokens=200_000,
-                price=Price(
-                    input_usd_per_mtok=6,
-                    output_usd_per_mtok=22.5,
-                    cached_input_usd_per_mtok=0.6,
-                    cache_write_usd_per_mtok=7.5,
-                ),
-            ),
-        ),
-    )
-
-
-@pytest.mark.parametrize("hour", [0, 12, 20])
-def test_highest_hourly_price_of_the_day_counts(hour: int) -> None:
-    """DeepSeek is cheaper at night; the listed price is never below the paid one."""
-    listing = look_up("https://api.deepseek.com/v1", "deepseek-chat", NOW.replace(hour=hour))
-    assert listing is not None
     assert listing.price is not None
-    assert (listing.price.input_usd_per_mtok, listing.price.output_usd_per_mtok) == (0.27, 1.1)
-
-
-@pytest.mark.parametrize(
-    ("base_url", "model", "usd_per_mtok"),
-    [
-        (OPENAI, "text-embedding-3-small", 0.02),
-        ("https://x.openai.azure.com/openai", "text-embedding-ada-002", 0.1),
-    ],
-)
-def test_embedding_model_needs_no_output_price(
-    base_url: str, model: str, usd_per_mtok: float
-) -> None:
-    """It has no output tokens."""
-    listing = look_up(base_url, model, NOW)
-    assert listing is not None
-    assert listing.price == Price(input_usd_per_mtok=usd_per_mtok, output_usd_per_mtok=0)
-
-
-@pytest.mark.parametrize(
-    ("base_url", "model"),
-    [
-        ("http://127.0.0.1:8000/v1", "gpt-4o"),
-        ("https://llm.example.com/v1", "gpt-4o"),
-        (OPENAI, "gpt-4o-of-mine"),
-        ("https://mine.openai.azure.com/openai/v1", "my-deployment"),
-    ],
-)
-def test_same_name_at_another_address_has_no_price(base_url: str, model: str) -> None:
-    """Neither private servers nor unknown models get a provider's price."""
-    assert look_up(base_url, model, NOW) is None
+    (long,) = listing.price.long_prompts
+    assert long.above_prompt_tokens == 200_000
+    both = (listing.price, long.price)
+    assert [each.input_usd_per_mtok for each in both] == [3, 6]
+    assert [each.cached_input_usd_per_mtok for each in both] == [0.3, 0.6]
 
 
 def pool(models: dict[str, Deployment], price: Price | None = None, **router: str) -> Pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -251,24 +252,10 @@ def test_proofs_survive_another_api(source: UpstreamApi, target: Api, is_hidden:
             shown = {"reasoningText": {"text": text, "signature": "abc"}}
             block = {"reasoningContent": {"redactedContent": "abc"} if is_hidden else shown}
             value["output"]["message"]["content"][0] = block
-    written = translate_whole(value, source, target)
-    match target:
-        case apis.CHAT:
-            message = written["choices"][0]["message"]
-            [detail] = message["reasoning_details"]
-            text = message.get("reasoning_content", "")
-            carried = detail.get("signature") or detail["data"]
-        case apis.RESPONSES:
-            summary, carried = (
-                written["output"][0]["summary"],
-                written["output"][0]["encrypted_content"],
-            )
-            text = "".join(part["text"] for part in summary)
-        case apis.MESSAGES:
-            block = written["content"][0]
-            text, carried = block.get("thinking", ""), block.get("signature") or block["data"]
+    written = orjson.dumps(translate_whole(value, source, target)).decode()
+    [carried] = re.findall(r'"(?:signature|data|encrypted_content)":"([^"]+)"', written)
     assert carried.startswith("switchcraft.")
-    expected = Thinking("" if is_hidden else "Hm.", "abc", is_hidden=is_hidden, origin=source.name)
+    expected = Thinking(text, "abc", is_hidden=is_hidden, origin=source.name)
     assert unseal(text, carried, target.name) == expected
 
 
@@ -513,6 +500,34 @@ def test_parts_that_the_target_cannot_express(source: UpstreamApi, part: Any) ->
     ):
         with pytest.raises(ForeignAnswerError, match=part.get("type", "image")):
             refused()
+
+
+BLOCK = {"index": 0, "content_block": {"type": "text", "text": ""}}
+DELTA = {"type": "content_block_delta", "index": 0}
+GREW = {"type": "response.output_text.delta", "delta": "a"}
+CALLED = {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": "{"}
+
+
+@pytest.mark.parametrize(
+    ("source", "sent", "problem"),
+    [
+        (MESSAGES, [{"type": "content_block_start", **BLOCK, "index": -1}], "invalid place"),
+        (MESSAGES, [DELTA | {"delta": {"type": "text_delta", "text": "a"}}], "without a block"),
+        (
+            MESSAGES,
+            [{"type": "content_block_start", **BLOCK}, DELTA | {"delta": {"type": "new"}}],
+            "unexpected delta",
+        ),
+        (MESSAGES, [{"type": "content_block_stop", "index": 0}], "has not started"),
+        (RESPONSES, [GREW], "without a place"),
+        (RESPONSES, [CALLED], "a call that has not started"),
+    ],
+)
+def test_malformed_streams(source: UpstreamApi, sent: list[Any], problem: str) -> None:
+    """Each is the upstream's mistake, which the error describes."""
+    start = events(CASES["text"], source)[0]
+    with pytest.raises(ForeignAnswerError, match=problem):
+        translate([start, *sent], source, CHAT)
 
 
 def test_endless_answers_are_refused() -> None:

@@ -175,64 +175,28 @@ def test_an_answer_of_very_many_parts_is_not_kept() -> None:
     assert parse_answer({"object": "response", "output": output}) is None
 
 
+def counted(completion: str = "completion_tokens", **counts: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return an answer with 5 tokens, and with these counts."""
+    return {"usage": {completion: 5, **counts}}
+
+
+CACHED = {"prompt_tokens_details": {"cached_tokens": 60, "audio_tokens": 0}}
+REASONED = {"completion_tokens_details": {"reasoning_tokens": 4}}
+HITS = {"prompt_cache_hit_tokens": 60, "prompt_cache_miss_tokens": 40}
+BESIDE = {"cache_read_input_tokens": 50, "cache_creation_input_tokens": 30}
 FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
     "chat": (
-        {
-            "usage": {
-                "prompt_tokens": 100,
-                "completion_tokens": 20,
-                "total_tokens": 120,
-                "prompt_tokens_details": {"cached_tokens": 64, "audio_tokens": 0},
-                "completion_tokens_details": {"reasoning_tokens": 12},
-            }
-        },
-        Usage(100, 20, cached_tokens=64, reasoning_tokens=12),
+        counted(prompt_tokens=100, total_tokens=105, **CACHED, **REASONED),
+        Usage(100, 5, cached_tokens=60, reasoning_tokens=4),
     ),
     "embeddings": ({"usage": {"prompt_tokens": 8, "total_tokens": 8}}, Usage(8, 0)),
-    "DeepSeek": (
-        {
-            "usage": {
-                "prompt_tokens": 100,
-                "completion_tokens": 5,
-                "prompt_cache_hit_tokens": 60,
-                "prompt_cache_miss_tokens": 40,
-                "prompt_tokens_details": {"cached_tokens": 60},
-            }
-        },
-        Usage(100, 5, cached_tokens=60),
-    ),
+    "DeepSeek": (counted(prompt_tokens=100, **CACHED, **HITS), Usage(100, 5, cached_tokens=60)),
     "Anthropic's own, where cached tokens are beside the others": (
-        {
-            "usage": {
-                "input_tokens": 20,
-                "output_tokens": 5,
-                "cache_read_input_tokens": 50,
-                "cache_creation_input_tokens": 30,
-            }
-        },
+        counted("output_tokens", input_tokens=20, **BESIDE),
         Usage(100, 5, cached_tokens=50, cache_write_tokens=30),
     ),
-    "Groq's stream": (
-        {"x_groq": {"id": "r", "usage": {"prompt_tokens": 9, "completion_tokens": 1}}},
-        Usage(9, 1),
-    ),
+    "Groq's stream": ({"x_groq": {"id": "r", **counted(prompt_tokens=9)}}, Usage(9, 5)),
 }
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_usage_of_streamed_messages(name: str) -> None:
-    """The first event has the prompt's tokens, and the last one the answer's."""
-    case, usage = CASES[name], None
-    for event in events(case, apis.MESSAGES):
-        usage = apis.MESSAGES.read_usage(event, usage) or usage
-    wanted = Usage(
-        case.prompt,
-        case.completion,
-        cached_tokens=case.cached,
-        cache_write_tokens=case.written,
-        reasoning_tokens=case.reasoning,
-    )
-    assert usage == wanted
 
 
 @pytest.mark.parametrize("form", FORMS)

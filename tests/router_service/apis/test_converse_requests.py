@@ -126,6 +126,7 @@ EFFORTS: list[tuple[str, str, dict[str, Any]]] = [
             "output_config": {"effort": "high"},
         },
     ),
+    (CLAUDE, "none", {"thinking": {"type": "disabled"}}),
     (OLD_CLAUDE, "medium", {"thinking": {"type": "enabled", "budget_tokens": 8192}}),
     (NOVA_2, "xhigh", {"reasoningConfig": {"type": "enabled", "maxReasoningEffort": "high"}}),
     (NOVA_2, "none", {"reasoningConfig": {"type": "disabled"}}),
@@ -271,6 +272,10 @@ def test_strict_tools_and_service_tiers() -> None:
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
+        (ask(temperature=1.5), "temperature"),
+        (ask(stop=(" ",)), "stop"),
+        (ask(Message("user", (Text(" "),))), "messages"),
+        (ask(Message("user", (Media("audio", data="AA==", media_type="audio/wav"),))), "audio"),
         (ask(output_format=OutputFormat()), "response_format"),
         (ask(Message("user", (Media("image", url="https://e.com/a.png"),))), "image by URL"),
         (

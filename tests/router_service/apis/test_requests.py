@@ -133,6 +133,10 @@ def test_parallel_calls_of_messages_become_one_tool_message_each() -> None:
     ids = [call["id"] for call in short[1]["tool_calls"]]
     assert ids == [message["tool_call_id"] for message in short if message["role"] == "tool"]
     assert {len(each) for each in ids} == {9}
+    shown = said("user", tool_result("a", [{"type": "image", "source": IMAGE}]))
+    loop = messages(USER, said("assistant", tool_use()), shown)
+    result = translated(loop, MESSAGES, OPENAI)["messages"][2]
+    assert result["content"] == "The result follows in the next message."
 
 
 def test_tool_messages_become_one_message_with_all_results() -> None:
@@ -516,6 +520,9 @@ STORED_IMAGE = {"type": "input_image", "file_id": "file-1"}
         (responses(previous_response_id="r"), RESPONSES, CHAT, "previous_response_id"),
         (responses(store=True), RESPONSES, MESSAGES, "store"),
         (responses(tools=[{"type": "web_search"}]), RESPONSES, CHAT, "tools[0]"),
+        (responses({"type": "item_reference", "id": "x"}), RESPONSES, CHAT, "input[0]"),
+        (chat(tools=[{"type": "browser"}]), CHAT, MESSAGES, "tools[0]"),
+        (messages(tools=[{"type": "bash_20250124", "name": "bash"}]), MESSAGES, CHAT, "tools[0]"),
         (responses(said("user", STORED_IMAGE)), RESPONSES, MESSAGES, "input[0].content[0]"),
         (messages(stop_sequences=list("abcde")), MESSAGES, CHAT, "stop_sequences"),
         (messages(said("user", {"type": "new"})), MESSAGES, CHAT, "messages[0].content[0]"),
@@ -561,12 +568,20 @@ TWO_TOOLS = [{"name": "f", "input_schema": {}}, {"name": "f", "input_schema": SC
         (CHAT, chat(USER, calling(called())), "messages[1].tool_calls[0].id"),
         (CHAT, chat(USER, calling(called(), called()), returned()), "messages[1].tool_calls[1].id"),
         (CHAT, chat(USER, calling(called()), returned(), returned()), "messages[3].tool_call_id"),
+        (CHAT, {"model": "m", "messages": []}, "messages"),
+        (CHAT, chat("hi"), "messages[0]"),
+        (CHAT, chat({"role": "user", "content": 5}), "messages[0].content"),
+        (CHAT, chat(tools={}), "tools"),
+        (CHAT, chat(temperature=True), "temperature"),
+        (CHAT, chat(parallel_tool_calls="no"), "parallel_tool_calls"),
         (CHAT, chat(tool_choice="sometimes"), "tool_choice"),
         (CHAT, chat(stop=[1]), "stop"),
         (CHAT, chat(max_tokens="9"), "max_tokens"),
         (CHAT, chat(max_tokens=0), "max_tokens"),
+        (RESPONSES, {"model": "m", "input": []}, "input"),
         (RESPONSES, responses(USER, OUTPUT), "input[1].call_id"),
         (RESPONSES, responses(USER, ITEM | {"arguments": {}}), "input[1].arguments"),
+        (MESSAGES, {"model": "m", "messages": [USER]}, "max_tokens"),
         (MESSAGES, messages(said("user", tool_use())), "messages[0].content[0]"),
         (MESSAGES, messages(USER, said("assistant", tool_result())), "messages[1].content[0]"),
         (

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import orjson
 import pytest
 
@@ -228,19 +226,6 @@ def test_refused_constraints_become_descriptions() -> None:
     assert "number" in fields["map"]["description"]
     assert fields["where"]["properties"] == {"x": NUMBER}
     assert '"dependentRequired":{"name":["code"]}' in claude["description"]
-
-
-def test_anthropics_client_finds_nothing_to_change() -> None:
-    """What its own transformation would move is not there any more."""
-    plain = {
-        **RICH,
-        "properties": {n: v for n, v in RICH["properties"].items() if n not in ("any", "free")},
-    }
-    made = structured(plain, CLAUDES)
-    again = anthropic.transform_schema(json.loads(json.dumps(made)))
-    assert "{" not in again["description"].replace(made["description"], "")
-    for name, value in made["properties"].items():
-        assert again["properties"][name].get("description") == value.get("description")
 
 
 @pytest.mark.parametrize("accepted", [CLAUDES, OPENAIS])

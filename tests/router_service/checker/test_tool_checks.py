@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,9 +103,7 @@ HOSTILE: list[Any] = [
 @pytest.mark.parametrize("schema", HOSTILE, ids=range(len(HOSTILE)))
 def test_oversized_schemas_are_not_checked(schema: Any) -> None:  # noqa: ANN401
     """A schema that would take forever, or cannot be read, is rejected quickly."""
-    started_s = time.perf_counter()
     assert fits(schema, {"a": "b", "next": {"next": {}}}) is CallValidity.UNCHECKED
-    assert time.perf_counter() - started_s < 5  # 2 ** 40 steps would take hours
 
 
 def test_the_calls_of_an_answer_share_a_limit() -> None:
@@ -126,9 +123,7 @@ def test_the_calls_of_an_answer_share_a_limit() -> None:
 def test_fractions_of_large_numbers_are_not_checked() -> None:
     """A validator computes them exactly, in 13 us for each number."""
     schema = {"properties": {"a": {"items": {"multipleOf": 1e-300}}}}
-    started_s = time.thread_time()
     assert fits(schema, {"a": [1e300] * 60_000}) is CallValidity.UNCHECKED
-    assert time.thread_time() - started_s < 0.5
     price = {"properties": {"a": {"multipleOf": 0.01}}}
     assert [fits(price, {"a": a}) for a in (2.75, 2.755)] == [
         CallValidity.VALID,

@@ -190,6 +190,18 @@ def test_large_tables_are_sampled(tmp_path: Path) -> None:
     assert_array_equal(read.correct, read.input_tokens % 2)
 
 
+def test_other_tables_are_refused(artifact: Artifact, tmp_path: Path) -> None:
+    """A damaged file is an error that names it, and judgements must be of the same queries."""
+    path = artifact.directory / HELD_OUT
+    read, known = read_judgements(path), HeldOut.read(path)
+    assert read is not None
+    assert not known.add_judgements(tmp_path, read, 1 - known.correct, known.folds)
+    assert not (tmp_path / HELD_OUT).exists()
+    (tmp_path / HELD_OUT).write_bytes(b"no archive")
+    with pytest.raises(ArtifactError, match=r"held-out\.npz.*cannot be read"):
+        HeldOut.read(tmp_path / HELD_OUT)
+
+
 def test_hourly_price_counts_seconds() -> None:
     """An arm on a rented machine costs the time of its answers."""
     made = held_out(50)

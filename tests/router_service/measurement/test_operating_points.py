@@ -64,6 +64,7 @@ def test_policies_are_found_by_name_rule_or_nearest_rule(policy: str, found: str
         ("default (verified=0.001)", "verified=0.001", "theta=0.8"),
         ("theta=0.8 (theta=0.5)", "theta=0.5", "theta=0.8"),
         ("accuracy=best (drift=0.1)", "drift=0.1", "drift=0.1"),
+        ("best (theta=1)", "best", "best"),
         ("best (theta=0.5)", "theta=0.5", "best"),
         ("none", None, None),
     ],

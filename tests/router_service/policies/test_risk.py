@@ -34,6 +34,7 @@ def test_guesses(name: str, description: str, level: Risk | None) -> None:
         ({"readOnlyHint": True}, Risk.READ_ONLY),
         ({"readOnlyHint": False}, Risk.DESTRUCTIVE),
         ({"readOnlyHint": False, "destructiveHint": False}, Risk.WRITING),
+        ({"destructiveHint": True}, Risk.DESTRUCTIVE),
         ({"title": "Delete"}, Risk.READ_ONLY),
         ({"readOnlyHint": "yes"}, Risk.READ_ONLY),
     ],

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,9 +16,7 @@ from router_service.checker.toolbox import Call
 from router_service.verifier.answer_features import (
     MAX_LEAVES,
     Beliefs,
-    CandidateAnswer,
     Candidates,
-    Question,
     candidate_features,
     clipped_logit,
     read_answer,
@@ -78,31 +75,26 @@ def test_relation_is_mirrored(one: list[Call], other: list[Call]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("a discount of 5%", 0.05),
-        ("a share of 0.29", 29),
-        ("1,250 euros", 1250),
-        ("three nights", 3),
-        ('call it "Blue Danube"', "blue danube"),
-    ],
-)
-def test_values_that_were_said_are_grounded(text: str, value: Json) -> None:
-    """Numbers count as said in other units and in words, and strings in any case."""
-    assert ask(text).grounding(value) == 1.0
-
-
-@pytest.mark.parametrize(
     ("text", "value", "grounding"),
     [
+        ("a discount of 5%", 0.05, 1.0),
+        ("a share of 0.29", 29, 1.0),
+        ("1,250 euros", 1250, 1.0),
+        ("three nights", 3, 1.0),
+        ('call it "Blue Danube"', "blue danube", 1.0),
         ("a discount of 5%", 0.06, 0.0),
         ("from York to the New Forest", "New York", 0.9),
         ("fly to York", "New York", 0.45),
         ("yes", True, None),
     ],
 )
-def test_other_values_are_grounded_in_part(text: str, value: Json, grounding: float | None) -> None:
-    """Words that occur separately count in part, and booleans and null are not looked up."""
+def test_values_that_were_said_are_grounded(
+    text: str, value: Json, grounding: float | None
+) -> None:
+    """Numbers count as said in other units and in words, and strings in any case.
+
+    Words that occur separately count in part, and booleans and null are not looked up.
+    """
     assert ask(text).grounding(value) == pytest.approx(grounding)
 
 
@@ -179,28 +171,14 @@ UNREADABLE = {
 }
 
 
-def cpu_s(work: Callable[[], object], times: int = 3) -> float:
-    """Return the least CPU time of several runs, which other processes hardly change."""
-    took = []
-    for _ in range(times):
-        start = time.process_time()
-        work()
-        took.append(time.process_time() - start)
-    return min(took)
-
-
 @pytest.mark.parametrize("arguments", UNREADABLE.values(), ids=UNREADABLE)
 def test_excessive_arguments_are_unreadable(arguments: str) -> None:
-    """Such an answer is unreadable, agrees with no other one, and takes little CPU time to read."""
+    """Such an answer is unreadable, and agrees with no other one."""
     question = ask()
-    hostile = answer(arguments)
-    known = read(question, hostile)
+    known = read(question, answer(arguments))
     assert known.calls is None
     assert feature(known, "is_unreadable") == 1
     assert not relate(question, known, known).is_same
-    large = answer({"tags": ["Oslo in Norway"] * (MAX_LEAVES - 1)})
-    usual_s = cpu_s(lambda: read(question, large))
-    assert cpu_s(lambda: read(question, hostile)) < 10 * usual_s + 0.02
 
 
 HOSTILE = {
@@ -212,22 +190,16 @@ HOSTILE = {
 
 @pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_schema_is_not_interpreted(schema: Json) -> None:
-    """Answers to a tool with such a schema are compared without it, in little CPU time."""
-    slow_key = "a" * 40 + "!"
-    arguments = {"city": "Oslo", slow_key: "x"}
-
-    def compare(parameters: Json) -> tuple[Question, CandidateAnswer, bool]:
-        question = ask(parameters=parameters)
-        known = read(question, answer(arguments))
-        other = read(question, answer({**arguments, "city": "Lima"}))
-        same = relate(question, known, read(question, answer(arguments)))
-        return question, known, same.is_same and not relate(question, known, other).is_same
-
-    question, known, is_right = compare(schema)
+    """Answers to a tool with such a schema are compared without it."""
+    question = ask(parameters=schema)
+    arguments = {"city": "Oslo", "a" * 40 + "!": "x"}
+    known, same = (read(question, answer(arguments)) for _ in range(2))
     assert not question.is_bounded("forecast")
-    assert is_right
     assert feature(known, "fits_schema") == 1
-    assert cpu_s(lambda: compare(schema)) < 10 * cpu_s(lambda: compare(FORECAST)) + 0.2
+    assert relate(question, known, same).is_same
+    assert not relate(
+        question, known, read(question, answer({**arguments, "city": "Lima"}))
+    ).is_same
 
 
 @pytest.mark.parametrize("parameters", [7, "x", [], {"type": 9}, {"properties": [1]}])
