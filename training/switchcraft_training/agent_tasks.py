@@ -47,8 +47,8 @@ class Source:
     """What the harness is called in the table, if that differs."""
 
 
-_OPENHANDS = "OpenHands/openhands-index-results@3015ac6"
-_AUDIT = "IsThatYou/autobenchaudit@f743419"
+_OPENHANDS = "openhands-index-results@3015ac6"
+_AUDIT = "autobenchaudit@f743419"
 _VERIFIED, _TAU = "SWE-bench Verified", "tau2-bench telecom"
 _SOURCES = (
     Source(
@@ -60,7 +60,7 @@ _SOURCES = (
         "swe-bench-mini.jsonl.gz",
         "swe-bench-mini",
         "mini-SWE-agent v1",
-        "SWE-bench/swe-bench.github.io@f1176b6",
+        "swe-bench.github.io@f1176b6",
     ),
     Source(
         "mcp",
@@ -79,9 +79,9 @@ _SOURCES = (
             "tau2-telecom",
             user,
             _AUDIT,
-            f"{user} as the user",
+            f"{called} as the user",
         )
-        for user in ("gpt-5.2", "gpt-4.1-2025-04-14")
+        for user, called in (("gpt-5.2", "GPT-5.2"), ("gpt-4.1-2025-04-14", "GPT-4.1"))
     ),
     Source("research", "GAIA", "openhands-gaia.jsonl.gz", "openhands", "OpenHands", _OPENHANDS),
 )
