@@ -20,6 +20,7 @@ from router_service.artifact import Artifact, FrontierPoint, Interval, Manifest,
 from router_service.checker.usability import AnswerTerms, why_unusable
 from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.measurement.advice import Advice, PoolFigures
+from router_service.measurement.agent_tasks import TaskAdvice
 from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
 from router_service.measurement.held_out import served_points
 from router_service.policies.base import Policy
@@ -223,6 +224,32 @@ def explain_advice(advice: Advice, *, every: bool = False) -> Iterator[str]:
     yield "`elsewhere` has the points vs. best on the other queries."
     if not advice.has_verified:
         yield "The artifact has no judgements of a verifier, so verified answers have no figures."
+
+
+def explain_task_advice(advice: TaskAdvice) -> Iterator[str]:
+    """Yield what each model reached on whole tasks, which one is chosen, and what is not known."""
+    if advice.models:
+        head = ("model", "success, %", "USD per task", "tasks", "source")
+        rows = (
+            (
+                f"{'> ' if each.model == advice.chosen else '  '}{each.model}",
+                f"{each.success * 100:.1f}{_within((each.low, each.high), 100, '.1f')}",
+                "unknown" if each.usd_per_task is None else f"{each.usd_per_task:.3f}",
+                str(each.tasks),
+                each.source,
+            )
+            for each in advice.models
+        )
+        yield from _aligned([head, *rows])
+        yield ""
+    yield advice.why
+    if advice.unknown:
+        yield f"Without figures for {advice.task} tasks: {', '.join(advice.unknown)}."
+    yield "Brackets: 95% intervals. Figures are of the benchmark's tasks, not of yours."
+    yield (
+        "If several harnesses measured a model, one of them counts, and no mean is taken: OpenHands"
+        " before mini-SWE-agent, and GPT-5.2 before GPT-4.1 as the user. Reasoning efforts differ."
+    )
 
 
 def _added_arms(pools: Iterable[Sequence[str]]) -> Iterator[str]:

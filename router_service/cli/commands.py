@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from router_service.artifact import Artifact
 
+TaskKind: TypeAlias = Literal["coding", "mcp", "service", "research"]
+"""That of `measurement.agent_tasks`, which takes longer to import than the help may take."""
+
 app = create_command_line(
     "switchcraft",
     "Gateway that routes tool-calling requests to the cheapest model that answers correctly.",
@@ -199,6 +202,8 @@ def advise(
     max_providers: Count | None = None,
     cost_share: float = 0.2,
     all_: bool = False,
+    task: TaskKind | None = None,
+    within: float = 2.0,
     json: bool = False,
 ) -> None:
     """Show which few of your models are enough, with measured accuracy and cost.
@@ -207,7 +212,12 @@ def advise(
     the router had not seen: with the router that chooses once, and with verified answers. Takes
     some seconds.
 
+    With `--task`, shows instead what share of an agent's whole tasks each model solves and what a
+    task costs, from published benchmarks, and which model to use.
+
     Example: `switchcraft advise --models grok-4.1-fast claude-haiku-4.5 gpt-5.2`
+
+    Example: `switchcraft advise --task coding --models claude-opus-4-8 minimax-m3 gpt-5.5`
 
     Args:
         models: models that you can use: names of arms, or ids such as openai/gpt-5.2 (default: all)
@@ -215,8 +225,15 @@ def advise(
         max_providers: largest number of companies whose models a pool has
         cost_share: largest cost of a recommended pool, relative to the best single model
         all_: also show every pool that is efficient at any cost
+        task: the kind of whole tasks. Coding is SWE-bench Verified, mcp is Toolathlon, service is
+            tau2-bench telecom, and research is GAIA
+        within: with `--task`, choose the cheapest model that solves at most so many points less
+            than the best one
         json: print the advice as JSON
     """
+    if task is not None:
+        _advise_on_tasks(task, artifact, config, models, within, json=json)
+        return
     from router_service.measurement.advice import advise as advise_on
     from router_service.measurement.advice import arms_of
     from router_service.offline import explain_advice
@@ -232,6 +249,36 @@ def advise(
     print(
         advice.model_dump_json(indent=2) if json else "\n".join(explain_advice(advice, every=all_))
     )
+
+
+def _advise_on_tasks(
+    task: TaskKind,
+    artifact: Path | None,
+    config: Path | None,
+    models: Sequence[str] | None,
+    within: float,
+    *,
+    json: bool,
+) -> None:
+    from router_service.measurement.agent_tasks import advise_on_tasks, measured_on
+    from router_service.offline import explain_task_advice
+    from router_service.requests.agents import named_candidates, pool_candidates
+    from router_service.requests.pool import Pool
+    from router_service.settings import read_settings
+
+    measured = _load_measured(artifact, config)
+    if config is None:
+        names = measured_on(task) if models is None else models
+        candidates = named_candidates(names, measured)
+    else:
+        pool = Pool.build(read_settings(config), measured.manifest)
+        candidates = pool_candidates(pool, measured)
+        if models is not None:
+            configured = {candidate.name: candidate for candidate in candidates}
+            others = {each.name: each for each in named_candidates(models, measured)}
+            candidates = tuple((others | configured)[name] for name in others)
+    advice = advise_on_tasks(candidates, task, within)
+    print(advice.model_dump_json(indent=2) if json else "\n".join(explain_task_advice(advice)))
 
 
 def _load_measured(artifact: Path | None, config: Path | None) -> Artifact:

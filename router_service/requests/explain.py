@@ -18,6 +18,7 @@ from router_service.core.reasons import Reason
 from router_service.core.refusals import NOTHING_TO_ROUTE
 from router_service.core.resources import StageName, Timer
 from router_service.measurement.advice import Advice, advise
+from router_service.measurement.agent_tasks import TaskAdvice, TaskKind, advise_on_tasks
 from router_service.measurement.held_out import served_points, single_accuracies
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.base import Policy
@@ -26,6 +27,7 @@ from router_service.policies.names import NamedPolicy
 from router_service.policies.registry import parse_policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.packing import PackedView
+from router_service.requests.agents import pool_candidates
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
 from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
@@ -158,6 +160,10 @@ class Explainer:
         arms = artifact.manifest.arms if knows_all else tuple(self._pool.by_arm)
         with self._advising:  # A second caller waits for the first one's advice.
             return self._advice(arms)
+
+    def advise_on_tasks(self, task: TaskKind) -> TaskAdvice:
+        """Return which of the configured models to use for whole tasks of a kind."""
+        return advise_on_tasks(pool_candidates(self._pool, self._router.artifact), task)
 
     @property
     def default_policy(self) -> Policy | Verified:

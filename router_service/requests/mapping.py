@@ -30,6 +30,14 @@ Gemini's API has the budget for thinking."""
 _LOCATION = re.compile(r"^(us|eu|apac|jp|au|ca|global|us-gov)\.(?=[a-z])")
 """Prefix of an inference profile at Bedrock, which serves the same model from other regions."""
 
+_VENDOR = re.compile(r"^[a-z]+\.(?=[a-z])")
+"""Prefix of a model's id at Bedrock: its company."""
+
+_SNAPSHOT = re.compile(
+    r"([-@]20\d\d-?\d\d-?\d\d)?(-v\d+)?(-preview|-latest|@default)?(:[a-z0-9]+)?$"
+)
+"""End of an id that says which snapshot of a model it is, or which variant of its service."""
+
 _SHORTEST_TYPO = 4
 """Fewest letters of a word in which one wrong letter counts as a misspelling."""
 
@@ -275,6 +283,14 @@ class ArmIds:
         """Return the arm that stands for a model with this id or name at some provider."""
         return self.by_id(name) or self.by_arm(name) or self._by_name.get(_normal(name))
 
+    def by_model(self, model_id: str) -> str | None:
+        """Return the arm of a model, whoever serves it and of whatever day its snapshot is.
+
+        This is too generous for the router's own arms, each of which is one measured snapshot.
+        """
+        name = _LOCATION.sub("", model_id.casefold().rpartition("/")[2])
+        return self.by_name(model_id) or self.by_name(_SNAPSHOT.sub("", _VENDOR.sub("", name)))
+
     def instead_of(self, name: str, arms: Sequence[str]) -> str:
         """Return what to write instead of the name of an unknown arm."""
         meant = self.by_name(name)
@@ -296,6 +312,12 @@ def identify(model: Model, ids: ArmIds) -> Identity:
     if effort is not None and arm is not None:
         obstacle = f"it sets {effort}, with which the model was not measured"
     return Identity(texts, arm, basis, obstacle)
+
+
+def model_of(model: Model, ids: ArmIds) -> str | None:
+    """Return the arm of a configured model by `ArmIds.by_model`; None if deployments differ."""
+    found = {ids.by_model(_identify(deployment, ids)[0]) for deployment in model.deployments}
+    return found.pop() if len(found) == 1 else None
 
 
 def _identify(deployment: Deployment, ids: ArmIds) -> tuple[str, str | None, Basis]:

@@ -28,6 +28,7 @@ from router_service.http.transfer import (
     unless_client_leaves,
 )
 from router_service.measurement.advice import Advice
+from router_service.measurement.agent_tasks import TaskAdvice, TaskKind
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.held_out import HELD_OUT
 from router_service.policies.base import Control
@@ -247,3 +248,10 @@ async def advice(request: Request, *, known: bool = False) -> Advice:
     """Return which few models are enough: of the configured ones, or of all that are known."""
     explainer = gateway_of(request).engine.explainer
     return await asyncio.to_thread(explainer.advise, knows_all=known)
+
+
+@routes.get("/api/tasks/{task}")
+async def tasks(request: Request, task: TaskKind) -> TaskAdvice:
+    """Return which of the configured models to use for whole tasks of a kind."""
+    explainer = gateway_of(request).engine.explainer
+    return await asyncio.to_thread(explainer.advise_on_tasks, task)

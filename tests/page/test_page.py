@@ -127,3 +127,25 @@ def test_page_works_with_the_keyboard_only(page: Page) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator("#live")).to_be_visible()
     expect(page.locator("#tab-live")).to_be_focused()
+
+
+def test_models_are_compared_on_whole_tasks(page: Page) -> None:
+    """The Router tab says which of the configured models to use for a kind, why, and at what cost.
+
+    It fits a phone.
+    """
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/ui")
+    page.get_by_role("tab", name="Router").click()
+    page.get_by_role("button", name="Coding").click()
+    figures = page.get_by_role("table", name="Whole tasks: coding")
+    chosen = figures.get_by_role("row").filter(has_text="(chosen)")
+    expect(chosen).to_contain_text("gpt-5.2")
+    expect(chosen).to_contain_text("SWE-bench Verified with OpenHands, 2025-12-11")
+    expect(page.get_by_text("gpt-5.2 is the cheapest within 2 points of it")).to_be_visible()
+    expect(page.get_by_text("Without figures: ")).to_contain_text("grok-4.1-fast")
+    page.get_by_role("button", name="MCP servers").click()
+    unpriced = page.get_by_role("table", name="Whole tasks: mcp")
+    expect(unpriced.get_by_role("row").filter(has_text="(chosen)")).to_contain_text("unknown")
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 390

@@ -103,6 +103,36 @@ def test_advice_names_the_pool_of_each_size(capsys: pytest.CaptureFixture[str]) 
     assert "no figures for this model" in capsys.readouterr().err
 
 
+def test_advice_on_whole_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Names in any spelling find their figures, and a configuration's prices count."""
+    names = ["anthropic/claude-opus-4.8", "openrouter/minimax/minimax-m3:free", "gpt-0"]
+    command = ["advise", "--task", "coding"]
+    assert main([*command, "--models", *names, "--within", "7"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^> openrouter/minimax/minimax-m3:free +77\.2 \[", text, re.MULTILINE)
+    assert "Without figures for coding tasks: gpt-0." in text
+    config = tmp_path / "gateway.yaml"
+    config.write_text(
+        """
+model_list:
+  - model_name: opus
+    litellm_params: {model: anthropic/claude-opus-4-8-20260528, api_key: k}
+    model_info: {input_cost_per_token: 1e-5, output_cost_per_token: 5e-5}
+  - model_name: gpt
+    litellm_params: {model: openai/gpt-5.5, api_key: k}
+"""
+    )
+    assert main([*command, "--config", str(config), "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out)
+    assert (advice["task"], advice["chosen"], advice["unknown"]) == ("coding", "opus", [])
+    opus, gpt = advice["models"]
+    assert (opus["model"], gpt["model"]) == ("opus", "gpt")
+    assert opus["low"] < opus["success"] < opus["high"]
+    assert opus["usd_per_task"] == pytest.approx(2 * 0.778, abs=0.01)
+    assert opus["tasks"] == 400
+    assert opus["source"].startswith("SWE-bench Verified with OpenHands, 2026-05-28")
+
+
 def test_goal_is_explained_with_its_intervals() -> None:
     """The rule is shown with accuracy, difference, cost and cost share, and their intervals."""
     point = FrontierPoint(

@@ -596,6 +596,29 @@ export interface Session {
 export type StopReason = "not_worth" | "sure" | "no_model_left" | "max_candidates" | "max_cost_usd"
   | "max_added_latency_s" | "deadline" | "shutdown";
 
+/** Which model of a pool to use for a kind of task. */
+export interface TaskAdvice {
+  task: "coding" | "mcp" | "service" | "research";
+  chosen: string | null;
+  why: string;
+  /** The most successful one first. */
+  models: Array<TaskFigures>;
+  /** Models of the pool without figures. */
+  unknown: Array<string>;
+}
+
+/** What a model of the pool reached, at the pool's prices. */
+export interface TaskFigures {
+  model: string;
+  success: number;
+  low: number;
+  high: number;
+  usd_per_task: number | null;
+  tasks: number;
+  /** Benchmark, harness, date and origin. */
+  source: string;
+}
+
 /** Some teams, in the order of their names. */
 export interface TeamPage {
   teams: Array<TeamView>;

@@ -11,7 +11,14 @@ import yaml
 
 from router_service.artifact import Manifest
 from router_service.core.errors import ConfigError
-from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
+from router_service.requests.mapping import (
+    ArmIds,
+    ArmMapping,
+    Basis,
+    instead_of,
+    map_models,
+    model_of,
+)
 from router_service.settings import Settings, read_settings
 from tests.fakes import manifest
 
@@ -123,6 +130,35 @@ def test_other_models_are_served_by_name(
     assert unrouted.model == model["model_name"]
     assert reason in unrouted.reason
     assert "onboard" in unrouted.remedy or "base_model" in unrouted.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "measured"),
+    [
+        (entry("anthropic/claude-opus-4.8"), "claude-opus-4-8"),
+        (entry("anthropic/claude-opus-4-8-20260528"), "claude-opus-4-8"),
+        (entry("bedrock/us.anthropic.claude-opus-4-8-20260528-v1:0"), "claude-opus-4-8"),
+        (entry("bedrock/converse/eu.anthropic.claude-opus-4-8"), "claude-opus-4-8"),
+        (entry("vertex_ai/claude-opus-4-8@20260528", vertex_project="p"), "claude-opus-4-8"),
+        (entry("openai/gpt-5.5-2026-04-23"), "gpt-5.5"),
+        (entry("openai/fast", "m", "openai/gpt-5.5", api_base=OWN), "gpt-5.5"),
+        (entry("gemini/gemini-3-pro-preview"), "gemini-3-pro"),
+        (entry("openrouter/minimax/minimax-m3:free"), "minimax-m3"),
+        (entry("openai/MiniMax-M3", api_base=OWN), "minimax-m3"),
+        (entry("openai/gpt-5.5-pro"), None),
+        (entry("openai/gpt-5.5-mini-2026-04-23"), None),
+        (entry("openai/fast", "gpt-5.5", api_base=OWN), None),
+    ],
+    ids=lambda each: str(each)[:60],
+)
+def test_snapshots_and_hosts_of_a_model_are_that_model(
+    tmp_path: Path, model: dict[str, Any], measured: str | None
+) -> None:
+    """Figures of whole tasks belong to a model, whoever serves it and whichever day it is of."""
+    names = ("claude-opus-4-8", "gpt-5.5", "gemini-3-pro", "minimax-m3")
+    ids = ArmIds({name: (name,) for name in names})
+    (configured,) = read(tmp_path, model).models
+    assert model_of(configured, ids) == measured
 
 
 @pytest.mark.parametrize("name", ["gpt-5.2", "gpt-5.2-2025-12-11", "claude-haiku-4.5"])

@@ -2,10 +2,10 @@
 
 import * as api from "./api.js";
 import { errorNotice, h, present, table } from "./dom.js";
-import { count, modelOf, percent, points, usdPer1k, within } from "./format.js";
+import { count, modelOf, percent, points, usd, usdPer1k, within } from "./format.js";
 import { policyLabel } from "./policies.js";
 
-/** @import { Advice, ArtifactCard, PoolFigures } from "../types" */
+/** @import { Advice, ArtifactCard, PoolFigures, TaskAdvice } from "../types" */
 
 /** @type {["once" | "verified", string][]} */
 const KINDS = [
@@ -48,6 +48,71 @@ export function advice(card) {
     h("div", { class: "row" }, ...buttons),
     place,
   );
+}
+
+/** @type {[string, string][]} */
+const TASKS = [
+  ["coding", "Coding"],
+  ["mcp", "MCP servers"],
+  ["service", "Customer service"],
+  ["research", "Research"],
+];
+
+/** A section that compares the configured models on whole tasks when a kind is chosen. */
+export function taskAdvice() {
+  const place = h("div", { "aria-live": "polite" });
+  const compare = async (/** @type {string} */ task) => {
+    try {
+      place.replaceChildren(...present(describedTasks(await api.taskAdvice(task))));
+    } catch (error) {
+      place.replaceChildren(errorNotice(error));
+    }
+  };
+  return h(
+    "section",
+    { class: "card" },
+    h("h3", { class: "eyebrow" }, "Which model for an agent's whole tasks"),
+    h(
+      "p",
+      { class: "hint" },
+      "The cheapest of the configured models that solves at most 2 points less of a published benchmark's tasks than the best of them.",
+    ),
+    h(
+      "div",
+      { class: "row" },
+      ...TASKS.map(([task, name]) =>
+        h("button", { type: "button", onclick: () => compare(task) }, name),
+      ),
+    ),
+    place,
+  );
+}
+
+/** @param {TaskAdvice} advice */
+function describedTasks(advice) {
+  const rows = advice.models.map((each) => [
+    each.model === advice.chosen ? `${each.model} (chosen)` : each.model,
+    `${percent(each.success)} ${within([each.low, each.high], (share) => percent(share))}`,
+    each.usd_per_task === null ? "unknown" : usd(each.usd_per_task),
+    count(each.tasks),
+    each.source,
+  ]);
+  return [
+    h("p", {}, advice.why),
+    rows.length > 0 &&
+      table(
+        `Whole tasks: ${advice.task}`,
+        ["Model", "Solved", "Cost per task", "Tasks", "Source"],
+        rows,
+      ),
+    advice.unknown.length > 0 &&
+      h("p", { class: "hint" }, `Without figures: ${advice.unknown.join(", ")}.`),
+    h(
+      "p",
+      { class: "hint" },
+      "Brackets are 95% intervals. Costs are those at this gateway's prices. The figures are averages over the benchmark's tasks, not over yours.",
+    ),
+  ];
 }
 
 /** @param {ArtifactCard} card @param {Advice} advice */

@@ -1,6 +1,6 @@
 /** The router: how good it is, how it decides, and where it comes from. */
 
-import { advice } from "./advice.js";
+import { advice, taskAdvice } from "./advice.js";
 import * as api from "./api.js";
 import { byId, facts, h, inline, present, showError, table } from "./dom.js";
 import {
@@ -69,6 +69,7 @@ function described(card) {
         unrouted(card),
       ),
     card.has_held_out && card.arms.length > 0 && advice(card),
+    taskAdvice(),
     h(
       "div",
       { class: "pair" },

@@ -1,0 +1,113 @@
+"""Whole tasks of agents: the cheapest model that is good enough, and its cost at other prices."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.measurement.agent_tasks import (
+    TaskCandidate,
+    TaskKind,
+    advise_on_tasks,
+    agent_task_table,
+    cheapest_within,
+    rescaled_usd,
+)
+from router_service.policies.costs import Price
+
+OPUS, OPUS_7, GPT, MINIMAX = "claude-opus-4-8", "claude-opus-4-7", "gpt-5.5", "minimax-m3"
+
+
+@pytest.mark.parametrize(
+    ("success", "usd_per_task", "points", "position"),
+    [
+        ((0.80, 0.79, 0.70), (1.0, 0.5, 0.1), 2, 1),
+        ((0.80, 0.79, 0.70), (1.0, 0.5, 0.1), 0, 0),
+        ((0.80, 0.79, 0.70), (1.0, 0.5, 0.1), 10, 2),
+        ((0.80, 0.78), (1.0, 0.5), 2, 1),
+        ((0.80, 0.79), (1.0, None), 2, 0),
+        ((0.80, 0.79), (None, 0.5), 2, 1),
+        ((0.79, 0.80), (None, None), 2, 1),
+        ((0.79, 0.80), (0.5, 0.5), 2, 1),
+    ],
+)
+def test_cheapest_within_points(
+    success: tuple[float, ...], usd_per_task: tuple[float | None, ...], points: float, position: int
+) -> None:
+    """The limit is inclusive; an unknown cost is the dearest; of equal costs, the better wins."""
+    assert cheapest_within(success, usd_per_task, points) == position
+
+
+@pytest.mark.parametrize(
+    ("own", "factor"),
+    [
+        (None, 1),
+        (Price(input_usd_per_mtok=5, output_usd_per_mtok=25, cached_input_usd_per_mtok=0.5), 1),
+        (Price(input_usd_per_mtok=10, output_usd_per_mtok=50, cached_input_usd_per_mtok=1), 2),
+        (Price(input_usd_per_mtok=5, output_usd_per_mtok=25), 1),
+        (Price(input_usd_per_mtok=0, output_usd_per_mtok=0), 0),
+    ],
+)
+def test_costs_follow_the_prices_of_a_configuration(own: Price | None, factor: float) -> None:
+    """Without a price for cached tokens, only the other prices count."""
+    listed = Price(input_usd_per_mtok=5, output_usd_per_mtok=25, cached_input_usd_per_mtok=0.5)
+    assert rescaled_usd(0.8, listed, own) == pytest.approx(0.8 * factor)
+    assert rescaled_usd(0.8, None, own) == 0.8
+    assert rescaled_usd(0.8, listed, Price(usd_per_hour=2)) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "task", "within", "chosen"),
+    [
+        ((OPUS, GPT, MINIMAX), "coding", 2, OPUS),
+        ((OPUS, GPT, MINIMAX), "coding", 7, MINIMAX),
+        ((GPT, MINIMAX), "coding", 2, MINIMAX),
+        ((GPT, MINIMAX), "coding", 0, GPT),
+        ((OPUS_7, GPT), "coding", 0, OPUS_7),
+        (("gpt-5.4", GPT), "research", 2, "gpt-5.4"),
+        (("claude-opus-4-5", "gpt-5.1"), "mcp", 2, "claude-opus-4-5"),
+        ((GPT, MINIMAX), "service", 2, None),
+        ((OPUS,), "coding", 2, None),
+    ],
+)
+def test_choice_by_the_shipped_table(
+    names: tuple[str, ...], task: TaskKind, within: float, chosen: str | None
+) -> None:
+    """The cheapest model within the points of the best one is chosen; kinds are not mixed."""
+    pool = [TaskCandidate(name, name) for name in names]
+    assert advise_on_tasks(pool, task, within).chosen == chosen
+
+
+def test_pool_that_is_hardly_measured_has_its_most_accurate_model() -> None:
+    """With one model in the table, the accuracy on single queries decides."""
+    pool = [
+        TaskCandidate("mine", OPUS, accuracy=0.8),
+        TaskCandidate("other", None, accuracy=0.9),
+        TaskCandidate("third", None),
+    ]
+    advice = advise_on_tasks(pool, "coding")
+    assert advice.chosen == "other"
+    assert [each.model for each in advice.models] == ["mine"]
+    assert advice.unknown == ("other", "third")
+
+
+def test_prices_of_a_pool_change_the_choice() -> None:
+    """A model that costs a tenth of its list price is chosen for it."""
+    cheap = Price(input_usd_per_mtok=0.5, output_usd_per_mtok=2.5, cached_input_usd_per_mtok=0.05)
+    pool = [TaskCandidate("opus", OPUS), TaskCandidate("cheap", OPUS_7, cheap)]
+    advice = advise_on_tasks(pool, "coding")
+    assert advice.chosen == "cheap"
+    usd = {each.model: each.usd_per_task for each in advice.models}
+    assert usd["cheap"] == pytest.approx(0.132, abs=0.001)
+
+
+def test_shipped_figures_are_complete_and_credible() -> None:
+    """A model has one figure for each benchmark, within its interval; suspect runs are left out."""
+    table = agent_task_table()
+    keys = [(each.benchmark, each.model) for each in table.figures]
+    assert len(set(keys)) == len(keys)
+    assert {each.kind for each in table.figures} == {"coding", "mcp", "service", "research"}
+    assert "claude-fable-5" not in table.names
+    for each in table.figures:
+        low, high = each.interval
+        assert 0 <= low < each.success < high <= 1
+        assert each.usd_per_task is None or each.usd_per_task > 0
