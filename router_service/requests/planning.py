@@ -37,7 +37,7 @@ from router_service.policies.caching import choose_in_conversation, costs_over
 from router_service.policies.names import DEFAULT, NamedPolicy
 from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
-from router_service.policies.verified import Verified
+from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.familiarity import BEST, ROUTE
 from router_service.requests.parsing import ParsedRequest
 from router_service.requests.pool import Pool, capable_models, untranslatable
@@ -64,7 +64,6 @@ MAX_LISTS = 200
 MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 """Policy of unfamiliar requests that the most accurate arm answers. Its rule holds at familiarity
 0, where all probabilities are base rates; above it, the planner moves the choice to that arm."""
-
 
 TYPICAL_OUTPUT_TOKENS = 300
 """Assumed length of an answer if nothing is known about it, unless the request allows less."""
@@ -227,7 +226,9 @@ class Planner:
         self._default_policy = settings.default_policy
         self._aliases = settings.known_aliases
         self._choose_once = router.artifact.manifest.choose_once
-        self._unfamiliar = settings.unfamiliar
+        can_verify = router.artifact.manifest.verifier is not None
+        is_verified = settings.unfamiliar == VERIFIED
+        self._unfamiliar = BEST if is_verified and not can_verify else settings.unfamiliar
         self._unfamiliar_below = settings.unfamiliar_below
         self._familiarity = router.artifact.manifest.familiarity
         self.exploration_share = settings.exploration_share
@@ -485,7 +486,10 @@ class Planner:
     def adapt(self, plan: Plan, prediction: Prediction) -> None:
         """Mark an unfamiliar request; one that is far off gets the policy for those.
 
-        A policy that the request names stays, and so does one that its tools' risk demands.
+        A policy that the request names stays, and so does one that its tools' risk demands. If the
+        policy for unfamiliar requests verifies answers, the arms count by their accuracy in
+        training: what the router believes of a request that it cannot read must not decide which
+        arm is asked first. What cannot be verified gets the most accurate arm.
         """
         familiarity, spec = prediction.familiarity, self._familiarity
         if spec is None or familiarity is None or familiarity >= spec.limit:
@@ -500,6 +504,9 @@ class Planner:
             goals = headers.verified_goals
             rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
             policy = name_policy(self._unfamiliar, rule)
+        unverifiable = plan.request.unverifiable if isinstance(policy.rule, Verified) else None
+        if unverifiable is not None:
+            policy = MOST_ACCURATE
         was_to_be_verified = plan.verified is not None or plan.unverified is not None
         policy, plan.budget = self._within_budget(
             policy,
@@ -508,6 +515,10 @@ class Planner:
             may_verify=headers.verified_budget or was_to_be_verified,
         )
         self._set_policy(plan, policy)
+        plan.unverified = plan.unverified or unverifiable
+        if plan.verified is not None:
+            base_rates = tuple(self.router.artifact.manifest.base_rates.values())
+            plan.prediction = replace(prediction, probabilities=base_rates)
 
     def _within_budget(
         self,
