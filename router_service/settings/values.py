@@ -477,9 +477,12 @@ class ConversationSettings(Frozen):
     conversation's last request is cheaper for the next one than its list price suggests.
     """
 
-    enabled: bool = False
-    """Whether the choice depends on the conversation's earlier requests. Without it, every request
-    is decided by itself."""
+    enabled: Literal["loops"] | bool = "loops"
+    """Whether the choice depends on the conversation's earlier requests. With `loops`, it does so
+    inside a tool loop: the arm that answered last is asked first, unless a cheaper one is expected
+    to cost less, and the user's messages are decided by themselves. With `true`, a change of the
+    arm is weighed for the user's messages too, unless answers are verified. With `false`, every
+    request is decided by itself."""
     expected_requests: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 4.0
     """Number of requests, the present one included, over which a change of the arm has to pay."""
     budget_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
