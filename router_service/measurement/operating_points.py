@@ -30,7 +30,7 @@ class OperatingPoints:
     rules: Mapping[str, str] = field(default_factory=dict)
     """The rule of each policy's name; `default` is the policy that applies without a name."""
     best_single: FrontierPoint | None = None
-    """The best single model: by default, it answers unfamiliar requests."""
+    """The best single model: it answers unfamiliar requests that are not verified."""
 
     @classmethod
     def of(

@@ -167,6 +167,9 @@ class ConversationState(StoredRecord):
     """What the same requests would have cost with the first arm. Answers are assumed to differ in
     length as the arms' profiles do."""
     last_at_s: float = 0.0
+    asked: Mapping[str, tuple[int, int]] = {}
+    """For each arm that verification has asked: how often, and how often it asked another one
+    after that."""
     turns: int = 0
     """Number of messages in the last request."""
 
@@ -189,6 +192,38 @@ class ConversationState(StoredRecord):
             return 0.0
         return warm.tokens * warm.hit_share if warm.tokens >= rule.min_tokens else 0.0
 
+    def p_escalated(self, arm: str, probability: float) -> float:
+        """Return how probably another arm is asked after an arm's answer.
+
+        It is the share among the conversation's earlier answers. The expectation before any of
+        them, which is that wrong answers are found, counts as one answer.
+        """
+        asked, escalated = self.asked.get(arm, (0, 0))
+        return (1 - probability + escalated) / (1 + asked)
+
+    def after_asked(self, arm: str, *, is_escalated: bool) -> ConversationState:
+        """Return the state after verification has asked an arm, and then another one or none."""
+        asked, escalated = self.asked.get(arm, (0, 0))
+        others = {name: each for name, each in self.asked.items() if name != arm}
+        found = {**others, arm: (asked + 1, escalated + is_escalated)}
+        return self.model_copy(update={"asked": dict(list(found.items())[-MAX_WARM_ARMS:])})
+
+    def warmed(
+        self, request: NextRequest, arm: str, usage: Usage, rule: CacheRule | None
+    ) -> ConversationState:
+        """Return the state after an arm's provider has read the prompt of a request."""
+        now_s = request.at_s
+        expected = min(self.cached_tokens(arm, rule, now_s), usage.prompt_tokens)
+        before = self.warm.get(arm)
+        hit_share = before.hit_share if before else 1.0
+        if expected > 0 and before is not None and not usage.is_estimated:
+            hit_share = min(1.0, usage.cached_tokens * before.hit_share / expected)
+            # A small share is remembered as such, so that a later hit can still raise it.
+            hit_share = max(hit_share, 0.05)
+        warm = {name: each for name, each in self.warm.items() if name != arm}
+        warm[arm] = WarmPrefix(tokens=usage.prompt_tokens, used_at_s=now_s, hit_share=hit_share)
+        return self.model_copy(update={"warm": dict(list(warm.items())[-MAX_WARM_ARMS:])})
+
     def after(
         self,
         request: NextRequest,
@@ -203,16 +238,7 @@ class ConversationState(StoredRecord):
         """
         now_s = request.at_s
         own = terms.get(arm)
-        rule = own.rule if own else None
-        expected = min(self.cached_tokens(arm, rule, now_s), usage.prompt_tokens)
-        before = self.warm.get(arm)
-        hit_share = before.hit_share if before else 1.0
-        if expected > 0 and before is not None and not usage.is_estimated:
-            hit_share = min(1.0, usage.cached_tokens * before.hit_share / expected)
-            # A small share is remembered as such, so that a later hit can still raise it.
-            hit_share = max(hit_share, 0.05)
-        warm = {name: each for name, each in self.warm.items() if name != arm}
-        warm[arm] = WarmPrefix(tokens=usage.prompt_tokens, used_at_s=now_s, hit_share=hit_share)
+        warmed = self.warmed(request, arm, usage, own.rule if own else None)
         first_arm = self.first_arm or arm
         first = terms.get(first_arm)
         staying_usd = cost_usd
@@ -226,12 +252,11 @@ class ConversationState(StoredRecord):
             staying_usd = first.cost_usd(
                 usage.prompt_tokens, cached, has_markers=request.has_markers
             )
-        return self.model_copy(
+        return warmed.model_copy(
             update={
                 "requests": self.requests + 1,
                 "arms": (*self.arms, arm)[-MAX_LAST_ARMS:],
                 "first_arm": first_arm,
-                "warm": dict(list(warm.items())[-MAX_WARM_ARMS:]),
                 "first_prompt_tokens": self.first_prompt_tokens or usage.prompt_tokens,
                 "prompt_tokens": usage.prompt_tokens,
                 "request_bytes": request.size_bytes,
@@ -325,3 +350,29 @@ def choose_in_conversation(
         if state.spent_usd + costs_usd[wanted.arm] > first_usd + budget_usd:
             return stay
     return Selection(wanted.arm, Reason.SWITCHED)
+
+
+def choose_in_loop(
+    arms: Sequence[str],
+    costs_usd: Sequence[float],
+    state: ConversationState,
+    p_escalated: Mapping[str, float],
+) -> Selection:
+    """Choose the arm that is asked first for the next request of a tool loop.
+
+    That is the arm of the last request, whose provider has cached the prompt, unless the expected
+    cost of another one is lower. `costs_usd` are those of `costs_over`, (arms,). `p_escalated` has
+    the arms that may replace it, with the probability that the last one is asked after them all
+    the same.
+    """
+    assert state.arm is not None  # noqa: S101 - for types; a loop has been answered before
+    last = arms.index(state.arm)
+    expected_usd = {
+        arm: costs_usd[arm] + p_escalated[name] * costs_usd[last]
+        for arm, name in enumerate(arms)
+        if name in p_escalated and arm != last
+    }
+    best = min(expected_usd, key=lambda arm: expected_usd[arm], default=last)
+    if best != last and expected_usd[best] < costs_usd[last]:
+        return Selection(best, Reason.SWITCHED)
+    return Selection(last, Reason.STICKY)

@@ -79,7 +79,7 @@ class Call:
     then. All attempts share it, so that retries and fallbacks do not multiply the time."""
     conversation: str | None = None
     """Id of the conversation, whose requests go to the same deployment of a model while it works,
-    because a prompt is cached by one account; None if conversations are not followed."""
+    because a prompt is cached by one account; None if no choice depends on it."""
     translation: Translation | None = None
     """The request in the APIs of the deployments; None if it is sent as it is to all of them."""
     candidates: list[Candidate] = field(default_factory=list)
@@ -111,8 +111,7 @@ class Call:
     def begin(self, plan: Plan) -> None:
         """Begin to ask the models of a plan, the chosen one first."""
         self.plan, self.request = plan, plan.request
-        if plan.conversation is not None:
-            self.conversation = plan.conversation.state.id
+        self.conversation = plan.conversation_id
         self.asked_s = time.monotonic()
         self.ask(plan.models[0])
 

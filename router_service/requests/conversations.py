@@ -12,17 +12,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from router_service.apis.conversation import Role
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.errors import StoreError
 from router_service.policies.caching import ConversationState, NextRequest
 from router_service.requests.call import Call
+from router_service.requests.candidates import Candidate
 from router_service.requests.parsing import ParsedRequest
-from router_service.requests.turns import (
-    ConversationTurn,
-    conversation_key,
-    has_stalled,
-    is_in_tool_loop,
-)
+from router_service.requests.planning import Plan
+from router_service.requests.turns import ConversationTurn, has_stalled, is_in_tool_loop
+from router_service.router import Decision
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
 from router_service.telemetry.metrics import Metrics
@@ -54,13 +53,12 @@ class Conversations:
         self._max_wait_s = max_wait_s
         self._reads: set[asyncio.Task[None]] = set()
 
-    async def begin(
-        self, request: ParsedRequest, session: str | None, key: str | None
-    ) -> ConversationTurn:
+    async def begin(self, request: ParsedRequest, conversation_id: str) -> ConversationTurn:
         """Return a request's place in its conversation."""
-        conversation = request.conversation
-        conversation_id = conversation_key(request, session, key)
-        state = await self._find(conversation_id)
+        conversation, state = request.conversation, None
+        # Without an earlier answer, no time is spent on looking for what it has left.
+        if any(turn.role is Role.ASSISTANT for turn in conversation.turns):
+            state = await self._find(conversation_id)
         turns = len(conversation.turns)
         # A request that is not longer than the last one begins anew: the client has shortened the
         # conversation, or has asked the same question again.
@@ -84,24 +82,29 @@ class Conversations:
         )
 
     def answered(self, call: Call) -> None:
-        """Remember which arm has answered a request of a conversation, and what it has cached."""
-        plan, usage = call.plan, call.accepted.usage
+        """Remember which arm has answered a request of a conversation, and what all have cached."""
+        plan, accepted = call.plan, call.accepted
         turn, decision = plan.conversation, plan.decision
-        if turn is None or decision is None or usage is None or call.status >= 400:
+        if turn is None or decision is None or accepted.usage is None or call.status >= 400:
             return
-        arms = plan.planner.models_by_arm(decision).items()
-        arm = next(
-            (arm for arm, model in arms if model.name == call.accepted.model.name), decision.arm
-        )
-        terms = plan.planner.terms
-        before = turn.state
-        rule = terms[arm].rule if arm in terms else None
-        expected_tokens = before.cached_tokens(arm, rule, turn.request.at_s)
-        if expected_tokens > 0 and not usage.is_estimated:
-            result = "hit" if usage.cached_tokens > 0 else "miss"
-            self._metrics.child(self._metrics.conversation_caches, arm, result).inc()
-        cost_usd = terms[arm].price.cost_of(usage, call.accepted.seconds) if arm in terms else 0.0
-        after = before.after(turn.request, arm, usage, cost_usd, terms)
+        terms, before, request = plan.planner.terms, turn.state, turn.request
+        after, cost_usd = before, 0.0
+        for candidate in call.candidates:
+            arm, usage = self._arm_of(candidate, plan, decision), candidate.usage
+            if usage is None or arm not in terms:
+                continue
+            rule = terms[arm].rule
+            if before.cached_tokens(arm, rule, request.at_s) > 0 and not usage.is_estimated:
+                result = "hit" if usage.cached_tokens > 0 else "miss"
+                self._metrics.child(self._metrics.conversation_caches, arm, result).inc()
+            cost_usd += terms[arm].price.cost_of(usage, candidate.seconds)
+            if candidate is not accepted:
+                after = after.warmed(request, arm, usage, rule)
+        for arm, candidate in call.asked.items():
+            is_escalated = candidate.step < call.verification_steps
+            after = after.after_asked(arm, is_escalated=is_escalated)
+        arm = self._arm_of(accepted, plan, decision)
+        after = after.after(request, arm, accepted.usage, cost_usd, terms)
         after = after.model_copy(update={"turns": turn.turns})
         cost = self._metrics.conversation_cost_usd
         cost.labels("routed").inc(after.spent_usd - before.spent_usd)
@@ -109,6 +112,13 @@ class Conversations:
         self._local.keep(after)
         if self._shared is not None:
             self._shared.save(after)
+
+    @staticmethod
+    def _arm_of(candidate: Candidate, plan: Plan, decision: Decision) -> str:
+        """Return the arm whose model has answered, or the chosen one if none is known."""
+        models = plan.planner.models_by_arm(decision)
+        answered = (arm for arm, model in models.items() if model.name == candidate.model.name)
+        return candidate.arm or next(answered, decision.arm)
 
     async def _find(self, conversation_id: str) -> ConversationState | None:
         """Return the latest state that is known in time."""

@@ -82,9 +82,8 @@ async def plan_request(  # noqa: PLR0913
     elif plan.prediction is not None:
         plan.planner.adapt(plan, plan.prediction)
         if engine.settings.router.conversations.enabled:
-            if plan.verified is None:
-                plan.conversation = await gateway.conversations.begin(request, session, key.name)
             plan.conversation_id = conversation_key(request, session, key.name)
+            plan.conversation = await gateway.conversations.begin(request, plan.conversation_id)
         plan.planner.choose(plan, plan.prediction)
         plan.planner.explore(plan)
         timer.end(StageName.SELECT)

@@ -192,6 +192,7 @@ class Explainer:
         if plan.arms:
             before = plan.policy
             self._planner.adapt(plan, prediction)
+            prediction = plan.prediction or prediction
             if plan.policy is not before:
                 asked = plan.policy or asked
             self._planner.choose(plan, prediction)

@@ -6,7 +6,7 @@ import logging
 import math
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -33,11 +33,11 @@ from router_service.core.values import request_value
 from router_service.measurement.expectations import EstimateErrors, measure_errors
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
-from router_service.policies.caching import choose_in_conversation, costs_over
+from router_service.policies.caching import choose_in_conversation, choose_in_loop, costs_over
 from router_service.policies.names import DEFAULT, NamedPolicy
 from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
-from router_service.policies.verified import Verified
+from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.familiarity import BEST, ROUTE
 from router_service.requests.parsing import ParsedRequest
 from router_service.requests.pool import Pool, capable_models, untranslatable
@@ -64,7 +64,6 @@ MAX_LISTS = 200
 MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 """Policy of unfamiliar requests that the most accurate arm answers. Its rule holds at familiarity
 0, where all probabilities are base rates; above it, the planner moves the choice to that arm."""
-
 
 TYPICAL_OUTPUT_TOKENS = 300
 """Assumed length of an answer if nothing is known about it, unless the request allows less."""
@@ -140,8 +139,8 @@ class Plan:
     conversation: ConversationTurn | None = None
     """State of the conversation from earlier requests; None if conversations are not followed."""
     conversation_id: str | None = None
-    """Equal for all requests of a conversation; None if conversations are not followed. Verified
-    requests have it too, although their arms do not depend on the conversation."""
+    """Equal for all requests of a conversation, which go to the same deployment of a model while
+    that works, because a prompt is cached by one account. None if no choice depends on it."""
     decision: Decision | None = None
     """The router's decision, which was made from `prediction`."""
 
@@ -150,6 +149,13 @@ class Plan:
         """The rule by which candidates are asked and verified; None if they are not."""
         rule = None if self.policy is None else self.policy.rule
         return rule if isinstance(rule, Verified) else None
+
+    @property
+    def first_arm(self) -> str | None:
+        """The arm that a tool loop asks first to verify its answer; None if the verifier chooses."""
+        decision = self.decision
+        is_kept = decision is not None and decision.reason in {Reason.STICKY, Reason.SWITCHED}
+        return decision.arm if is_kept and decision is not None else None
 
     @property
     def choosing_rule(self) -> Policy:
@@ -227,7 +233,9 @@ class Planner:
         self._default_policy = settings.default_policy
         self._aliases = settings.known_aliases
         self._choose_once = router.artifact.manifest.choose_once
-        self._unfamiliar = settings.unfamiliar
+        can_verify = router.artifact.manifest.verifier is not None
+        is_verified = settings.unfamiliar == VERIFIED
+        self._unfamiliar = BEST if is_verified and not can_verify else settings.unfamiliar
         self._unfamiliar_below = settings.unfamiliar_below
         self._familiarity = router.artifact.manifest.familiarity
         self.exploration_share = settings.exploration_share
@@ -485,7 +493,10 @@ class Planner:
     def adapt(self, plan: Plan, prediction: Prediction) -> None:
         """Mark an unfamiliar request; one that is far off gets the policy for those.
 
-        A policy that the request names stays, and so does one that its tools' risk demands.
+        A policy that the request names stays, and so does one that its tools' risk demands. If the
+        policy for unfamiliar requests verifies answers, the arms count by their accuracy in
+        training: what the router believes of a request that it cannot read must not decide which
+        arm is asked first. What cannot be verified gets the most accurate arm.
         """
         familiarity, spec = prediction.familiarity, self._familiarity
         if spec is None or familiarity is None or familiarity >= spec.limit:
@@ -500,6 +511,9 @@ class Planner:
             goals = headers.verified_goals
             rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
             policy = name_policy(self._unfamiliar, rule)
+        unverifiable = plan.request.unverifiable if isinstance(policy.rule, Verified) else None
+        if unverifiable is not None:
+            policy = MOST_ACCURATE
         was_to_be_verified = plan.verified is not None or plan.unverified is not None
         policy, plan.budget = self._within_budget(
             policy,
@@ -508,6 +522,10 @@ class Planner:
             may_verify=headers.verified_budget or was_to_be_verified,
         )
         self._set_policy(plan, policy)
+        plan.unverified = plan.unverified or unverifiable
+        if plan.verified is not None:
+            base_rates = tuple(self.router.artifact.manifest.base_rates.values())
+            plan.prediction = replace(prediction, probabilities=base_rates)
 
     def _within_budget(
         self,
@@ -541,7 +559,9 @@ class Planner:
         if plan.policy is MOST_ACCURATE and decision.reason not in {Reason.RISK, Reason.UNREAD}:
             decision = self._most_accurate(decision, floor)
         if plan.conversation is not None:
-            decision = self._keep_or_switch(decision, policy, plan.conversation, floor)
+            decision = self._keep_or_switch(
+                decision, policy, plan.conversation, floor, is_verified=plan.verified is not None
+            )
         plan.prediction = prediction
         self._set_decision(plan, decision)
 
@@ -558,12 +578,19 @@ class Planner:
         return replace(decision, arm=arms[0], reason=reason, ranking=tuple(arms))
 
     def _keep_or_switch(
-        self, decision: Decision, policy: Policy, turn: ConversationTurn, floor: float
+        self,
+        decision: Decision,
+        policy: Policy,
+        turn: ConversationTurn,
+        floor: float,
+        *,
+        is_verified: bool,
     ) -> Decision:
         """Return the decision that takes into account what earlier requests left in caches.
 
-        The arm stays the same inside a tool loop. Otherwise it changes if that pays. Only arms that
-        reach `floor` are chosen, if any does.
+        Inside a tool loop, the last arm is kept, or a cheaper one replaces it. For a message of the
+        user, the arm changes if that pays, or is chosen freely. Only arms that reach `floor` are
+        chosen, if any does.
         """
         state, settings = turn.state, self._conversations
         if decision.reason is Reason.RISK:
@@ -572,7 +599,9 @@ class Planner:
         arms = [arm for arm in arms if decision.probabilities[arm] >= floor] or arms
         must_change = settings.change_when_stalled and turn.has_stalled and len(arms) > 1
         if state.arm in arms and turn.is_in_loop and not must_change:
-            return decision.moved(state.arm, Reason.STICKY)
+            return self._continue_loop(decision, turn, arms, is_verified=is_verified)
+        if is_verified or not (settings.enabled is True or must_change):
+            return decision
         if decision.reason in {Reason.UNREAD, Reason.UNFAMILIAR}:
             return decision
         if state.arm is None and not settings.weigh_first:
@@ -591,17 +620,37 @@ class Planner:
             {arm: cost_usd / requests for arm, cost_usd in zip(arms, costs_usd, strict=True)},
         )
 
+    def _continue_loop(
+        self, decision: Decision, turn: ConversationTurn, arms: Sequence[str], *, is_verified: bool
+    ) -> Decision:
+        """Return the decision for the next request of a tool loop that an arm has answered before.
+
+        It has the costs of this request. Any arm may replace the last one for a verified answer,
+        and otherwise only the one that the policy has chosen.
+        """
+        state, expected = turn.state, self._conversations.expected_requests
+        costs_usd = costs_over(arms, self.terms, state, turn.request, expected)
+        p_escalated = {decision.arm: 0.0} if decision.arm in arms else {}
+        if is_verified:
+            probabilities = decision.probabilities
+            p_escalated = {arm: state.p_escalated(arm, probabilities[arm]) for arm in arms}
+        chosen = choose_in_loop(arms, costs_usd, state, p_escalated)
+        costs_usd = costs_over(arms, self.terms, state, turn.request, 1)
+        return decision.moved(
+            arms[chosen.arm], chosen.reason, dict(zip(arms, costs_usd, strict=True))
+        )
+
     def cost_usd(self, plan: Plan, arm: str) -> float:
         """Return what a planned request is expected to cost with an arm.
 
         The cost that policies use is a mean over the training queries. If the prompt is longer than
-        theirs, it counts as it is, except that conversations have estimates of their own.
+        theirs, it counts as it is. In a conversation, it counts without what is cached of it.
         """
-        decision, terms = plan.decision, self.terms[arm]
+        decision, terms, turn = plan.decision, self.terms[arm], plan.conversation
         assert decision is not None  # noqa: S101 - for types; only called for routed requests
+        if turn is not None and turn.state.arm is not None:
+            return costs_over((arm,), self.terms, turn.state, turn.request, 1)[0]
         usual_usd = decision.cost_usd[arm]
-        if plan.conversation is not None:
-            return usual_usd
         tokens = plan.request.requirements.input_tokens
         return max(usual_usd, terms.price.cost_usd(tokens, terms.output_tokens, terms.seconds))
 

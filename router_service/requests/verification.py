@@ -117,6 +117,8 @@ class Verification:
         while True:
             step = await self._next_step(is_last=is_last)
             arms = self._within_limits(step.ask) if step.accept is None else ()
+            if arms and not self._call.asked and self._call.plan.first_arm is not None:
+                arms = self._within_limits((self._call.plan.first_arm,)) or arms
             if not arms:
                 return self._accepted_by(step)
             failed = await self._ask(arms, step)

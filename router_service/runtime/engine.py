@@ -31,6 +31,7 @@ from router_service.core.releases import (
     Tallies,
 )
 from router_service.core.resources import return_freed
+from router_service.policies.verified import VERIFIED
 from router_service.predictor.familiarity import BEST, ROUTE
 from router_service.predictor.model import Execution
 from router_service.requests.explain import Explainer
@@ -155,7 +156,10 @@ def check_policies(settings: Settings, router: Router) -> None:
     named = settings.router
     policies = {
         "router.default_policy": named.default_policy,
-        "router.unfamiliar": None if named.unfamiliar in {BEST, ROUTE} else named.unfamiliar,
+        # Without a verifier, the planner replaces `verified` by `best`.
+        "router.unfamiliar": (
+            None if named.unfamiliar in {BEST, ROUTE, VERIFIED} else named.unfamiliar
+        ),
         "router.risk.writing.policy": named.risk.writing.policy,
         "router.risk.destructive.policy": named.risk.destructive.policy,
     }

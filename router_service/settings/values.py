@@ -51,7 +51,7 @@ from router_service.database.engine import check_database_address
 from router_service.policies.caching import SwitchRule
 from router_service.policies.costs import Price
 from router_service.policies.risk import Risk, RiskRules
-from router_service.predictor.familiarity import BEST
+from router_service.policies.verified import VERIFIED
 from router_service.settings.files import line_of
 from router_service.settings.platforms import Platform, account_text
 from router_service.store.backends import Retention, StoreLimits, check_shared_address
@@ -477,9 +477,12 @@ class ConversationSettings(Frozen):
     conversation's last request is cheaper for the next one than its list price suggests.
     """
 
-    enabled: bool = False
-    """Whether the choice depends on the conversation's earlier requests. Without it, every request
-    is decided by itself."""
+    enabled: Literal["loops"] | bool = "loops"
+    """Whether the choice depends on the conversation's earlier requests. With `loops`, it does so
+    inside a tool loop: the arm that answered last is asked first, unless a cheaper one is expected
+    to cost less, and the user's messages are decided by themselves. With `true`, a change of the
+    arm is weighed for the user's messages too, unless answers are verified. With `false`, every
+    request is decided by itself."""
     expected_requests: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 4.0
     """Number of requests, the present one included, over which a change of the arm has to pay."""
     budget_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
@@ -533,11 +536,12 @@ class RouterSettings(Frozen):
     default_policy: str | None = Field(None, json_schema_extra={"x-default": "the artifact's"})
     """Policy of requests that do not name one: a policy's name, a rule such as `theta=0.5`, or a
     goal such as `accuracy=best`. If the artifact verifies answers by default, `fast` turns that
-    off."""
-    unfamiliar: str = BEST
+    off, except for unfamiliar requests (see `unfamiliar`)."""
+    unfamiliar: str = VERIFIED
     """What happens to a request that is unlike the training data of the artifact and names no
-    policy: `best` for an answer of the most accurate configured model, `route` for the default
-    policy, or another policy, such as `verified`."""
+    policy: `verified` for a verified answer, `best` for an answer of the most accurate configured
+    model, `route` for the default policy, or another policy. The most accurate model also answers
+    what cannot be verified, and everything if the artifact has no verifier."""
     unfamiliar_below: Share = 0.05
     """Familiarity below which that happens. The default is the artifacts' limit, below which 5% of
     the held-out queries are. With a lower value, requests between the two are decided by the

@@ -11,7 +11,7 @@ from router_service.apis.capabilities import Capabilities, Feature
 from router_service.settings import RiskSettings
 from tests import apis
 from tests.bodies import BODY, CHAT
-from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
+from tests.fakes import BASE_RATES, FakeRouter, VerifyingRouter, with_familiarity
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
 from tests.serving import Sandbox
 
@@ -140,29 +140,55 @@ def test_only_the_default_policy_is_replaced_far_below_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("section", "policy", "reason"),
+    ("section", "fields", "policy", "reason", "unverified"),
     [
-        ({"unfamiliar": "verified"}, "verified=0.002", "verified"),
-        ({"unfamiliar": "best"}, "best (theta=1)", "unfamiliar"),
+        ({}, {}, "verified=0.002", "verified", None),
+        ({}, {"n": 2}, "best (theta=1)", "unfamiliar", "several_choices"),
+        ({"unfamiliar": "best"}, {}, "best (theta=1)", "unfamiliar", None),
         (
             {"risk": {"writing": {"policy": "quality", "tools": ["get_*"]}}},
+            {},
             "quality (theta=0.8)",
             "threshold",
+            None,
         ),
     ],
 )
-def test_unfamiliar_requests_can_be_verified_unless_their_tools_demand_more(
-    sandbox: Sandbox, section: dict[str, Any], policy: str, reason: str
+def test_unfamiliar_requests_are_verified_unless_their_tools_demand_more(
+    sandbox: Sandbox,
+    section: dict[str, Any],
+    fields: dict[str, object],
+    policy: str,
+    reason: str,
+    unverified: str | None,
 ) -> None:
-    """With `best`, no default policy verifies; what risky tools demand goes before."""
+    """With `best`, no default policy verifies; what risky tools demand goes before.
+
+    The most accurate model answers what cannot be verified.
+    """
     if "risk" in section:
         section = {"risk": RiskSettings.model_validate(section["risk"])}
     router = with_familiarity(VerifyingRouter(), FAR)
     settings = sandbox_settings(sandbox.base_url, default_policy="verified=0.01", **section)
     with gateway_client(settings, router) as http:
-        response = ask(http)
-    assert response.headers["x-switchcraft-policy"] == policy
-    assert response.headers["x-switchcraft-reason"] == reason
+        told = http.post(CHAT, json=BODY | fields).headers
+    assert told["x-switchcraft-policy"] == policy
+    assert told["x-switchcraft-reason"] == reason
+    assert told.get("x-switchcraft-unverified") == unverified
+
+
+@pytest.mark.parametrize("believed", [(0.99, 0.01, 0.01), (0.01, 0.01, 0.99)])
+def test_what_the_router_believes_of_an_unfamiliar_request_asks_no_arm_first(
+    sandbox: Sandbox, believed: tuple[float, ...]
+) -> None:
+    """The verifier starts from the arms' accuracies in training."""
+    router = with_familiarity(VerifyingRouter(), FAR)
+    router.probabilities = dict(zip(router.probabilities, believed, strict=True))
+    with gateway_client(sandbox_settings(sandbox.base_url), router) as http:
+        record = record_of(http, ask(http))
+        explained = http.post("/ui/api/explain", json=BODY).json()
+    assert record["probabilities"] == BASE_RATES
+    assert {arm["arm"]: arm["probability"] for arm in explained["arms"]} == BASE_RATES
 
 
 RISKY = {"type": "function", "function": {"name": "delete_rows", "parameters": {}}}

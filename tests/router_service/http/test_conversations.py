@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from router_service.policies.costs import Price
 from router_service.requests.planning import POLICY_HEADER
 from router_service.settings import RiskSettings
 from tests.bodies import ASK, BODY, CHAT
@@ -96,7 +97,7 @@ def test_decisions_of_a_conversation_can_be_followed(http: httpx.Client, sandbox
             assert record_of(client, other)["conversation_id"] not in conversations
             for each in sent:
                 wait_for(partial(is_followed, client, each, ids), "both decisions are known")
-    settings = sandbox_settings(sandbox.base_url)
+    settings = sandbox_settings(sandbox.base_url, conversations={"enabled": False})
     with gateway_client(settings, FakeRouter()) as client:
         alone = send(client, ASK, "economy", "alone")
         assert record_of(client, alone)["conversation_id"] is None
@@ -108,19 +109,10 @@ def is_followed(http: httpx.Client, response: httpx.Response, ids: list[str]) ->
     return followed(http, response) == ids
 
 
-def test_conversations_are_not_followed_by_default(sandbox: Sandbox) -> None:
-    """Without the setting, each request is decided by itself."""
-    with gateway_client(sandbox_settings(sandbox.base_url), FakeRouter()) as http:
-        send(http, ASK, "economy", "s")
-        longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
-        second = send(http, longer, "quality", "s")
-        assert second.headers["x-switchcraft-model"] == "large"
-        assert second.headers["x-switchcraft-reason"] == "threshold"
-        assert record_of(http, second)["previous_arm"] is None
-
-
-def test_the_arm_that_replaced_a_failed_one_stays(http: httpx.Client, sandbox: Sandbox) -> None:
-    """A failure changes the arm inside a tool loop, and the next arm then ends the loop."""
+def test_an_arm_that_replaced_a_failed_one_does_not_stay_if_it_is_dearer(
+    http: httpx.Client, sandbox: Sandbox
+) -> None:
+    """A failure changes the arm inside a tool loop only as long as the cheaper one fails."""
     record_of(http, send(http, ASK, "economy", "failing"))
     step: list[Any] = [
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -135,8 +127,9 @@ def test_the_arm_that_replaced_a_failed_one_stays(http: httpx.Client, sandbox: S
     replaced_by = failed.headers["x-switchcraft-model"]
     record_of(http, failed)
     after = send(http, [*ASK, *step, *step], "economy", "failing")
-    assert after.headers["x-switchcraft-reason"] == "sticky"
-    assert after.headers["x-switchcraft-model"] == replaced_by != "small"
+    assert replaced_by != "small"
+    assert after.headers["x-switchcraft-reason"] == "switched"
+    assert after.headers["x-switchcraft-model"] == "small"
 
 
 RESULT = {"role": "tool", "tool_call_id": "c", "content": "clear"}
@@ -175,3 +168,61 @@ def test_the_arm_of_a_conversation_stays_unless_the_settings_allow_a_change(
         after = send(http, messages, policies[1], "s")
     found = (after.headers["x-switchcraft-model"], after.headers["x-switchcraft-reason"])
     assert found == told
+
+
+@pytest.mark.parametrize(
+    ("enabled", "messages", "told", "previous"),
+    [
+        ("loops", LOOP, ("small", "sticky"), "small"),
+        ("loops", TURN, ("large", "threshold"), "small"),
+        (False, LOOP, ("large", "threshold"), None),
+    ],
+)
+def test_by_default_only_a_tool_loop_keeps_its_arm(
+    sandbox: Sandbox, enabled: object, messages: list[Any], told: tuple[str, str], previous: object
+) -> None:
+    """The user's next message is decided by itself; without the setting, so is every request."""
+    settings = sandbox_settings(sandbox.base_url)
+    if enabled != "loops":
+        settings = sandbox_settings(sandbox.base_url, conversations={"enabled": enabled})
+    with gateway_client(settings, FakeRouter()) as http:
+        record_of(http, send(http, ASK, "economy", "s"))
+        after = send(http, messages, "quality", "s")
+        assert record_of(http, after)["previous_arm"] == previous
+    found = (after.headers["x-switchcraft-model"], after.headers["x-switchcraft-reason"])
+    assert found == told
+
+
+@pytest.mark.parametrize(
+    ("usd_per_mtok", "messages", "asked"),
+    [
+        ({"small": 0.1, "medium": 9.5}, LOOP, ["small", "medium", "large"]),
+        ({"small": 9.0, "medium": 9.5}, LOOP, ["large"]),
+        ({"small": 9.0, "medium": 9.5}, TURN, ["small", "medium", "large"]),
+    ],
+)
+def test_a_verified_tool_loop_asks_the_arm_first_that_answered_last_unless_a_cheaper_one_pays(
+    sandbox: Sandbox, usd_per_mtok: dict[str, float], messages: list[Any], asked: list[str]
+) -> None:
+    """The verifier then decides about its answer; it chooses the first arm for the user's turn."""
+    settings = sandbox_settings(sandbox.base_url)
+    models = [
+        model.model_copy(
+            update={
+                "price": Price(
+                    input_usd_per_mtok=usd_per_mtok[model.name],
+                    output_usd_per_mtok=usd_per_mtok[model.name],
+                )
+            }
+        )
+        if model.name in usd_per_mtok
+        else model
+        for model in settings.models
+    ]
+    settings = settings.model_copy(update={"models": tuple(models)})
+    with gateway_client(settings, VerifyingRouter()) as http:
+        first = record_of(http, send(http, ASK, "verified", "s"))
+        assert [each["arm"] for each in first["candidates"]] == ["small", "medium", "large"]
+        after = record_of(http, send(http, messages, "verified", "s"))
+    assert after["previous_arm"] == "large"
+    assert [each["arm"] for each in after["candidates"]] == asked

@@ -16,6 +16,7 @@ from router_service.policies.caching import (
     SwitchRule,
     cache_rule,
     choose_in_conversation,
+    choose_in_loop,
     costs_over,
 )
 from router_service.policies.costs import Price
@@ -170,3 +171,43 @@ def test_every_policy_has_a_price_for_a_correct_answer() -> None:
     assert Drift(0.05).correct_answer_usd(costs_usd) == pytest.approx(2.0)
     assert Drift(0.05).correct_answer_usd(costs_usd, 3.0) == 3.0
     assert Threshold(0.8).correct_answer_usd(costs_usd) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("last", "now_s", "expected_requests", "p_escalated", "chosen"),
+    [
+        ("strong", 10, 4, {}, "strong"),
+        ("strong", 10, 4, {"cheap": 0.0}, "cheap"),
+        ("strong", 10, 4, {"cheap": 0.5}, "cheap"),
+        ("strong", 10, 4, {"cheap": 0.9}, "strong"),  # it would be asked after the cheap one
+        ("strong", 10, 1, {"claude": 0.0}, "strong"),  # whose prompt is cold
+        ("strong", 10, 4, {"strong": 0.0}, "strong"),
+        ("cheap", 10, 4, {"strong": 0.0, "claude": 0.0}, "cheap"),
+    ],
+)
+def test_a_tool_loop_keeps_its_arm_unless_a_cheaper_one_is_expected_to_cost_less(
+    last: str, now_s: float, expected_requests: int, p_escalated: dict[str, float], chosen: str
+) -> None:
+    """A dearer arm never replaces the last one, and neither does one that will be escalated."""
+    state = served(last)
+    costs_usd = costs_over(ARMS, TERMS, state, at(now_s, 10_200), expected_requests)
+    selection = choose_in_loop(ARMS, costs_usd, state, p_escalated)
+    assert ARMS[selection.arm] == chosen
+    assert selection.reason is (Reason.STICKY if chosen == last else Reason.SWITCHED)
+
+
+def test_the_chance_of_an_escalation_is_learned_from_the_conversation() -> None:
+    """The router's expectation counts as one answer; other arms' answers do not count."""
+    state = ConversationState(id="c")
+    assert state.p_escalated("cheap", 0.7) == pytest.approx(0.3)
+    for is_escalated in (True, True, False):
+        state = state.after_asked("cheap", is_escalated=is_escalated)
+    assert state.p_escalated("cheap", 0.7) == pytest.approx(2.3 / 4)
+    assert state.p_escalated("strong", 0.7) == pytest.approx(0.3)
+
+
+def test_a_rejected_candidate_warms_its_cache_and_changes_nothing_else() -> None:
+    """Its provider has read the prompt, but it has not served the conversation."""
+    state = served("cheap").warmed(at(10.0, 11_000), "strong", Usage(11_000, 100), OPENAI)
+    assert state.cached_tokens("strong", OPENAI, 20.0) == 11_000
+    assert (state.arm, state.requests, state.prompt_tokens) == ("cheap", 1, 10_000)

@@ -120,7 +120,9 @@ def test_a_request_that_is_not_longer_begins_a_conversation_anew() -> None:
     local = memory()
     local.keep(state_of("small", request).model_copy(update={"turns": len(NEXT)}))
     states = Conversations(local, None, Metrics())
-    assert asyncio.run(states.begin(request, None, None)).state.arm is None
+    assert (
+        asyncio.run(states.begin(request, conversation_key(request, None, None))).state.arm is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,9 +167,9 @@ async def test_a_slow_shared_store_does_not_delay_a_request() -> None:
     shared.keep(state_of("small", request))
     states = Conversations(memory(), GuardedStore(shared, lambda _: None), Metrics())
     async with asyncio.timeout(5):
-        first = await states.begin(request, None, None)
+        first = await states.begin(request, conversation_key(request, None, None))
         assert first.state.arm is None
         shared.answers.set()
-        second = await states.begin(request, None, None)
+        second = await states.begin(request, conversation_key(request, None, None))
         assert second.state.arm == "small"
     await states.aclose()
