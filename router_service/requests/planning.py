@@ -152,7 +152,7 @@ class Plan:
 
     @property
     def first_arm(self) -> str | None:
-        """The arm that a tool loop asks first to verify its answer; None if the verifier chooses."""
+        """The arm that a verified tool loop asks first; None if the verifier chooses."""
         decision = self.decision
         is_kept = decision is not None and decision.reason in {Reason.STICKY, Reason.SWITCHED}
         return decision.arm if is_kept and decision is not None else None
