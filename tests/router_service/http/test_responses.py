@@ -65,8 +65,9 @@ def test_continuation_goes_to_the_deployment_of_the_response() -> None:
     """If a model has two deployments, the one that holds the response continues it."""
     with run_in_thread() as first, run_in_thread() as second:
         with served(create_app(served_at(first, second), FakeRouter())) as url:
-            for _ in range(20):
-                made = httpx.post(url + RESPONSES, json=BODY).json()
+            for number in range(20):
+                asked = BODY | {"input": f"Question {number}"}
+                made = httpx.post(url + RESPONSES, json=asked).json()
                 body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
                 assert httpx.post(url + RESPONSES, json=body).status_code == 200
                 assert httpx.get(f"{url}{RESPONSES}/{made['id']}").json() == made
