@@ -17,13 +17,6 @@ def test_every_reason_is_documented() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(Reason)
 
 
-def test_every_reason_has_its_own_label() -> None:
-    """A label identifies its reason, so that a list of decisions can be filtered by it."""
-    labels = [reason.label for reason in Reason]
-    assert all(labels)
-    assert len(set(labels)) == len(labels)
-
-
 def test_every_reason_of_the_router_belongs_to_it_or_to_a_policy() -> None:
     """No policy gives a reason that the router gives for every policy."""
     of_policies = {reason for policy in POLICIES.values() for reason in policy.reasons}

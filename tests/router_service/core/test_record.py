@@ -11,7 +11,7 @@ from router_service.core.decision_record import (
     VerificationStop,
 )
 from router_service.core.record import AnswerResult
-from tests.records import make_record, refused_record
+from tests.records import make_record
 
 STOP = VerificationStop(reason=StopReason.SURE)
 ACCEPTED = AnswerResult(
@@ -59,11 +59,3 @@ def test_decision_has_the_facts_of_its_record() -> None:
     stored = json.loads(record.stored_json())
     assert None not in stored.values()
     assert stored["stop"] == {"reason": "sure"}
-
-
-def test_outcome_says_who_failed() -> None:
-    """The gateway refuses, a model fails, and a client that leaves is no error."""
-    assert refused_record().outcome == "refused"
-    assert make_record(status=502).outcome == "failed"
-    left = make_record(status=499)
-    assert (left.outcome, left.is_error) == ("left", False)

@@ -36,14 +36,6 @@ def test_least_recently_used_entry_is_dropped() -> None:
     assert cache.counts == CacheCounts(hits=3, misses=1)
 
 
-def test_too_large_entry_is_not_stored() -> None:
-    """An entry beyond the whole bound is not stored, and drops no other entry."""
-    cache: Cache[str, int] = Cache(2 * ENTRY_BYTES)
-    cache.put("a", 1, 0)
-    cache.put("large", 2, 2 * ENTRY_BYTES)
-    assert (cache.peek("a"), cache.peek("large")) == (1, None)
-
-
 def test_threads_share_a_cache() -> None:
     """With many threads, the size stays the sum of the entries."""
     cache: Cache[int, int] = Cache(20 * ENTRY_BYTES)

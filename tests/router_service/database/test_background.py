@@ -147,19 +147,3 @@ def test_database_that_does_not_answer_counts_as_unreachable(worker: DatabaseThr
     finally:
         released.set()
     wait_for(lambda: worker.failure is None, "the outage is over")
-
-
-def test_unusable_database_at_start_is_tried_again(path: Path, errors: list[str]) -> None:
-    """The thread starts without the database, and its jobs run once it can be used."""
-    path.write_bytes(b"no database " * 100)
-    worker = DatabaseThread(Database(f"sqlite:///{path}"), errors.append)
-    ran = []
-    worker.every(0.05, "job", lambda _: ran.append(1))
-    worker.start()
-    assert worker.failure
-    assert "damaged" in worker.failure.problem
-    path.unlink()
-    wait_for(lambda: ran, "the job runs")
-    wait_for(lambda: worker.failure is None, "the failure is over")
-    assert read_value(worker.database) == 0
-    worker.close()

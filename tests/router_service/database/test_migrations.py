@@ -15,14 +15,10 @@ from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
 from router_service.core.errors import DatabaseError
-from router_service.database import postgresql as limits
 from router_service.database.engine import Database
-from router_service.database.migrating import FOLDER, create, migrate, revision_of
-from router_service.database.postgresql import TimeLimitedConnection
+from router_service.database.migrating import FOLDER, migrate, revision_of
 from router_service.database.schema import REVISION, metadata, state, usage
 from router_service.database.usage_sums import USAGE_SUMS
-from tests.migrations import write_migration
-from tests.postgresql import PostgreSQLServer
 
 FIRST = """
 import sqlalchemy as sa
@@ -160,23 +156,6 @@ def test_revision_is_that_of_the_newest_migration() -> None:
     assert ScriptDirectory(str(FOLDER)).get_heads() == [REVISION]
 
 
-def test_tool_writes_the_difference_as_a_migration(tmp_path: Path) -> None:
-    """`python -m tests.migrations` writes a migration that creates the tables of `schema.py`."""
-    folder = tmp_path / "scripts"
-    (folder / "versions").mkdir(parents=True)
-    first = write_migration("Create everything", folder)
-    assert first.name == "0001_create_everything.py"
-    second = write_migration("Change nothing", folder)
-    assert 'down_revision = "0001"' in second.read_text().replace("'", '"')
-    assert second.read_text().rstrip().endswith("pass")
-    database = Database(None)
-    with database.write() as connection:
-        migrate(connection, "memory", "0002", folder)
-        assert revision_of(connection) == "0002"
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    database.close()
-
-
 def test_migration_keeps_the_rows(upgraded: Database, folder: Path) -> None:
     """Rows are kept, also those that refer to a table that SQLite has to create again."""
     with migrating(upgraded) as connection:
@@ -211,16 +190,6 @@ def test_failed_migration_changes_nothing(upgraded: Database, folder: Path) -> N
         assert connection.execute(text("SELECT count(*) FROM members")).scalar_one() == 2
 
 
-def test_migration_that_breaks_references_is_undone(upgraded: Database, folder: Path) -> None:
-    """A migration must not leave rows that refer to missing ones; SQLite would not notice it."""
-    script = folder / "versions" / "0002_second.py"
-    script.write_text(SECOND.replace("UPDATE members SET age = 40", "DELETE FROM groups"))
-    with pytest.raises(DatabaseError, match="cannot migrate"), migrating(upgraded) as connection:
-        migrate(connection, upgraded.place, "0002", folder)
-    with upgraded.read() as connection:
-        assert connection.execute(text("SELECT count(*) FROM groups")).scalar_one() == 1
-
-
 def test_newer_database_is_refused(database: Database) -> None:
     """A database of a newer version is not touched, and the error says what to do."""
     database.prepare()
@@ -231,26 +200,11 @@ def test_newer_database_is_refused(database: Database) -> None:
     assert database.examine() == "9001"
 
 
-def test_tables_of_another_program_are_not_used(database: Database) -> None:
-    """A table that has one of our names, but is not ours, is an error; nothing is created."""
-    with migrating(database) as connection:
-        connection.execute(text("CREATE TABLE keys (id INTEGER)"))
-    with pytest.raises(DatabaseError, match=r"cannot migrate .* already exists"):
-        database.prepare()
-    with database.read() as connection:
-        assert inspect(connection).get_table_names() == ["keys"]
-
-
-def test_slow_migration_is_not_interrupted(
-    postgresql: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The limits of usual statements do not apply to a migration, and do apply afterwards."""
-    monkeypatch.setattr(limits, "STATEMENT_TIMEOUT_S", 1)
-    monkeypatch.setattr(TimeLimitedConnection, "answer_timeout_s", 2)
-    database = Database(postgresql.create())
-    with migrating(database) as connection:
-        connection.execute(text("SELECT pg_sleep(3)"))
-        create(connection)
-    with pytest.raises(DatabaseError, match="statement timeout"), database.read() as connection:
-        connection.execute(text("SELECT pg_sleep(3)"))
-    database.close()
+def test_migration_that_breaks_references_is_undone(upgraded: Database, folder: Path) -> None:
+    """A migration must not leave rows that refer to missing ones; SQLite would not notice it."""
+    script = folder / "versions" / "0002_second.py"
+    script.write_text(SECOND.replace("UPDATE members SET age = 40", "DELETE FROM groups"))
+    with pytest.raises(DatabaseError, match="cannot migrate"), migrating(upgraded) as connection:
+        migrate(connection, upgraded.place, "0002", folder)
+    with upgraded.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM groups")).scalar_one() == 1

@@ -23,7 +23,6 @@ from router_service.telemetry.request_lists import (
     RequestFilter,
     RequestPosition,
     find_request,
-    read_names,
     read_page,
 )
 from router_service.telemetry.usage import DAY_S
@@ -119,14 +118,6 @@ def test_rows_are_read_as_they_were_added(database: Database) -> None:
     assert find_request(database, "dec_9") is None
 
 
-def test_names_are_stored_as_both_databases_can(database: Database) -> None:
-    """A name with NUL, or one that is too long, stops no batch."""
-    write(database, make(1, key="a\0b", request_id="x" * 500, path="/v1/\0" + "y" * 500))
-    (row,) = read_page(database, RequestFilter(key="a\0b"), 10).requests
-    assert row.key == "a\ufffdb"
-    assert (len(row.request_id or ""), len(row.path)) == (200, 200)
-
-
 def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
     """Pages neither repeat nor omit a request, also of those that ended at the same time."""
     write(database, *(make(number, created=number // 4) for number in range(23)))
@@ -148,14 +139,6 @@ def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
     first = read_page(database, RequestFilter(), 5, after=back.newer)
     assert first.requests == pages[0].requests
     assert read_page(database, RequestFilter(), 5, after=pages[0].older).newer is None
-
-
-def test_too_few_newer_requests_are_filled_up(database: Database) -> None:
-    """After a position near the beginning, the newest requests are returned as a full page."""
-    write(database, *(make(number) for number in range(10)))
-    position = RequestPosition((NOW_S + 7) * 1_000_000, make(7).id)
-    page = read_page(database, RequestFilter(), 5, after=position)
-    assert (page.newer, [request.id[-1] for request in page.requests]) == (None, [*"98765"])
 
 
 def test_positions_survive_as_text() -> None:
@@ -200,22 +183,6 @@ def test_filters(database: Database) -> None:
         (RequestFilter(search="nothing"), []),
     ):
         assert ids(database, wanted) == expected, wanted
-
-
-def test_names_of_the_newest_requests(database: Database) -> None:
-    """The most frequent names come first; those of other keys are not in the list of a key."""
-    empty = read_names(database, None)
-    assert (empty.models, empty.keys) == ((), ())
-    write(database, make(1, key="bob", team=None, model="large"), make(2), make(3), refused(4))
-    names = read_names(database, None)
-    assert names.models == ("small", "none", "large")
-    assert names.policies == ("fast (theta=0.2)", "none")
-    assert (names.reasons, names.keys, names.teams) == (
-        ("threshold",),
-        ("anna", "bob"),
-        ("blue", ""),
-    )
-    assert read_names(database, "bob").models == ("large",)
 
 
 def test_failed_batch_is_written_once(url: str) -> None:
@@ -293,24 +260,6 @@ def test_refused_requests_of_one_key_push_out_no_others(database: Database) -> N
     assert ids(database, RequestFilter(key="mallory")) == [*range(9_049, 9_039, -1)]
 
 
-def test_refused_requests_leave_room_in_the_buffer(database: Database) -> None:
-    """A flood that the database does not take fast enough loses no request that was answered."""
-    listed = open_list(max_pending=100)
-    for number in range(100):
-        listed.add([refused(number)])
-    for number in range(100, 150):
-        listed.add([make(number)])
-    listed.write(database)
-    assert ids(database, RequestFilter(model="small")) == [*range(149, 99, -1)]
-
-
-def test_old_rows_are_deleted(database: Database) -> None:
-    """Rows are deleted once they are older than the days, however few there are."""
-    write(database, make(0), make(10), make(DAY_S))
-    open_list(days=2, now_s=NOW_S + 2 * DAY_S + 5).tidy(database)
-    assert ids(database) == [DAY_S, 10]
-
-
 def test_tidying_continues_in_the_next_turn(database: Database) -> None:
     """A turn is short, so that it never holds up other jobs of the database's thread."""
     write(database, *(make(number) for number in range(3 * TIDY_ROWS)))
@@ -324,13 +273,27 @@ def test_tidying_continues_in_the_next_turn(database: Database) -> None:
     assert left == [2 * TIDY_ROWS, TIDY_ROWS, 10, 10]
 
 
-def test_last_write_is_complete(database: Database) -> None:
-    """At a shutdown, everything is written, however long it takes."""
-    listed = RecentRequests(UsageSettings(), DatabaseSettings(), turn_s=0)
-    for number in range(3 * BATCH_ROWS):
+def test_names_are_stored_as_both_databases_can(database: Database) -> None:
+    """A name with NUL, or one that is too long, stops no batch."""
+    write(database, make(1, key="a\0b", request_id="x" * 500, path="/v1/\0" + "y" * 500))
+    (row,) = read_page(database, RequestFilter(key="a\0b"), 10).requests
+    assert row.key == "a\ufffdb"
+    assert (len(row.request_id or ""), len(row.path)) == (200, 200)
+
+
+def test_old_rows_are_deleted(database: Database) -> None:
+    """Rows are deleted once they are older than the days, however few there are."""
+    write(database, make(0), make(10), make(DAY_S))
+    open_list(days=2, now_s=NOW_S + 2 * DAY_S + 5).tidy(database)
+    assert ids(database) == [DAY_S, 10]
+
+
+def test_refused_requests_leave_room_in_the_buffer(database: Database) -> None:
+    """A flood that the database does not take fast enough loses no request that was answered."""
+    listed = open_list(max_pending=100)
+    for number in range(100):
+        listed.add([refused(number)])
+    for number in range(100, 150):
         listed.add([make(number)])
     listed.write(database)
-    assert count(database) == BATCH_ROWS
-    listed.close()
-    listed.write(database)
-    assert count(database) == 3 * BATCH_ROWS
+    assert ids(database, RequestFilter(model="small")) == [*range(149, 99, -1)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from router_service.access.key import NO_KEY, Key, Team
 from router_service.core.decision_record import DecisionRecord
@@ -23,7 +23,6 @@ from router_service.database.schema import latencies, spending, state, usage
 from router_service.database.usage_sums import LATENCY_RATIO, UsageSums
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import (
-    BATCH_ROWS,
     DAY_S,
     HOUR_S,
     MAX_POLICIES,
@@ -150,18 +149,6 @@ def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Cloc
     assert read(database, "model", wanted=UsageFilter(key="other")) == {}
     keyless = read(database, "model", DAY_S, wanted=UsageFilter(key=""))
     assert sorted(map(str, keyless)) == ["none", "unpriced"]
-
-
-def test_sums_do_not_depend_on_the_order_of_additions(database: Database, clock: Clock) -> None:
-    """Costs are rounded once each, to nanodollars, so that sums are exact."""
-    history, rng = open_history(clock), random.Random(7)
-    costs = [rng.lognormvariate(-7, 2) for _ in range(300)]
-    for index, cost_usd in enumerate(costs):
-        add(history, actual_cost_usd=cost_usd)
-        if index % 50 == 49:
-            history.write(database)
-    found = read(database, "model", DAY_S)["m"].cost_nusd
-    assert found == sum(round(cost_usd * 1e9) for cost_usd in sorted(costs))
 
 
 def test_later_findings_count_for_the_minute_of_the_request(
@@ -346,21 +333,6 @@ def test_number_of_rows_is_bounded(database: Database, clock: Clock, max_rows: i
     assert read(database, "model", DAY_S)["m"].requests == 100
 
 
-def test_tidying_takes_turns(database: Database, clock: Clock) -> None:
-    """A turn is short, however many rows are old, and the next one continues."""
-    row = dict.fromkeys(usage.c.keys(), 0) | {"scope": "", "model": "m", "policy": "p"}
-    starts = range(0, 5_000 * MINUTE_S, MINUTE_S)
-    with database.write() as connection:
-        rows = [row | {"step_s": MINUTE_S, "start_s": start} for start in starts]
-        connection.execute(insert(usage), rows)
-    history = UsageHistory(UsageSettings(), DatabaseSettings(), clock, turn_s=0)
-    left = [len(starts)]
-    while left[-1]:
-        history.tidy(database)
-        left.append(len(read(database, "start_s")))
-    assert left == [5_000, 3_000, 1_000, 0]
-
-
 def test_what_cannot_be_written_is_kept_within_a_bound(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -409,25 +381,3 @@ def test_lost_answer_to_a_commit_counts_nothing_twice(
     history.write(database)
     found = read(database, "model")
     assert (found["m"].requests, found["later"].requests) == (1, 1)
-
-
-def test_disabled_usage_is_not_written(database: Database, clock: Clock) -> None:
-    """Nothing is kept in memory either."""
-    history = UsageHistory(UsageSettings(enabled=False), DatabaseSettings(), clock)
-    add(history)
-    history.write(database)
-    assert read(database, "model") == {}
-
-
-def test_last_write_leaves_nothing_behind(database: Database, clock: Clock) -> None:
-    """It writes everything in one turn, and removes what only this process needed."""
-    history = UsageHistory(UsageSettings(), DatabaseSettings(), clock, turn_s=0)
-    for number in range(BATCH_ROWS * 2 + 1):
-        add(history, f"model-{number}")
-    history.write(database)
-    assert len(read(database, "model")) == BATCH_ROWS
-    history.close()
-    history.write(database)
-    assert len(read(database, "model")) == BATCH_ROWS * 2 + 1
-    with database.read() as connection:
-        assert connection.execute(select(state.c.name)).scalars().all() == ["revision"]

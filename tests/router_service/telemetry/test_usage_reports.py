@@ -14,7 +14,6 @@ from functools import partial
 import pytest
 from sqlalchemy import insert
 
-from router_service.core.errors import InvalidRequestError
 from router_service.core.record import AnswerResult
 from router_service.database.engine import Database
 from router_service.database.schema import keys, teams, usage
@@ -157,10 +156,3 @@ def test_csv_can_be_read_by_spreadsheets(
     assert {row["cost_usd"] for row in rows if row["requests"] == "1"} <= {"0.250000000"}
     table = list(write_table(read_rows(database, query), query.by))
     assert table[-1].split()[:2] == ["total", str(counted.total())]
-
-
-def test_days_must_be_in_order() -> None:
-    """The error names the days."""
-    with pytest.raises(InvalidRequestError, match=r"2026-11-02.*2026-10-30"):
-        UsageQuery.of(LAST, FIRST, EVERY, None, None)
-    assert UsageQuery.of(None, LAST, EVERY, None, None).first == date(2026, 11, 1)
