@@ -240,7 +240,7 @@ class DecisionRecord(StoredRecord):
     """The arm that served the conversation's last request; None if it is not known, or if
     conversations are not followed."""
     conversation_id: str | None = None
-    """Equal for all requests of a conversation; None if conversations are not followed."""
+    """Equal for all requests of a conversation; None if no choice depends on the conversation."""
     risk: str | None = None
     """How much harm the offered tools can do: `read_only`, `writing` or `destructive`; None if the
     configuration does not ask."""

@@ -236,7 +236,7 @@ recent_requests = Table(
     # Number of candidate answers; NULL if the policy is not `verified`.
     Column("candidates", Integer),
     Column("unverified", String(30)),
-    # Equal for all requests of a conversation; NULL if conversations are not followed.
+    # Equal for all requests of a conversation; NULL if no choice depends on the conversation.
     Column("conversation", String(MAX_NAME)),
     # By which the list of one key is read. An index of the ids would double the time for a row, and
     # only the details of a request look for an id.

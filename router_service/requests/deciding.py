@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from router_service.apis.conversation import decode_object
 from router_service.apis.references import find_references
+from router_service.core.errors import InvalidRequestError
 from router_service.core.resources import StageName, Timer
 from router_service.requests.parsing import Endpoint, parse_request
 from router_service.requests.planning import NO_HEADERS, Plan, PolicyHeaders
@@ -45,7 +47,7 @@ async def plan_request(  # noqa: PLR0913
     started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)
     releases, key = engine.releases, headers.key
-    viewer = engine.viewer(key)
+    viewer, follows = engine.viewer(key), bool(engine.settings.router.conversations.enabled)
 
     def prepare(*, in_thread: bool) -> Plan:
         """Return the plan with its prediction, which is computed only in a thread."""
@@ -54,6 +56,7 @@ async def plan_request(  # noqa: PLR0913
         plan = releases.prepare(parse_request(endpoint, body), headers)
         if key.has_budget:  # it reserves what the request may cost
             plan.request.read_content()
+        plan.conversation_id = _conversation_id(plan, session, follows=follows)
         timer.end(StageName.PARSE)
         if plan.arms:
             plan.prediction = plan.planner.router.cached(plan.request.conversation)
@@ -81,8 +84,7 @@ async def plan_request(  # noqa: PLR0913
         plan.planner.continued(plan, held)
     elif plan.prediction is not None:
         plan.planner.adapt(plan, plan.prediction)
-        if engine.settings.router.conversations.enabled:
-            plan.conversation_id = conversation_key(request, session, key.name)
+        if follows and plan.conversation_id is not None:
             plan.conversation = await gateway.conversations.begin(request, plan.conversation_id)
         plan.planner.choose(plan, plan.prediction)
         plan.planner.explore(plan)
@@ -95,3 +97,18 @@ async def plan_request(  # noqa: PLR0913
     if seconds > engine.settings.router.latency_budget_s:
         gateway.metrics.decisions_over_budget.inc()
     return plan
+
+
+def _conversation_id(plan: Plan, session: str | None, *, follows: bool) -> str | None:
+    """Return the id of a request's conversation, or None if no choice depends on it.
+
+    A routed request's arm depends on it if conversations are followed, and the deployment of a
+    model if it has several. Nothing else is read of a request that names its model, so a body that
+    cannot be read is left for the upstream to judge.
+    """
+    is_balanced = any(model.is_balanced for model in plan.models)
+    if not plan.request.endpoint.is_routed or not (is_balanced or (plan.arms and follows)):
+        return None
+    with suppress(InvalidRequestError):
+        return conversation_key(plan.request, session, plan.policy_headers.key.name)
+    return None

@@ -63,7 +63,9 @@ class Releases:
         """
         plan.planner.predict(plan, timer)
         if plan.prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
+            conversation_id = plan.conversation_id
             plan = self._without_canary(plan.request, plan.policy_headers)
+            plan.conversation_id = conversation_id
             self.stable.predict(plan, timer)
         return plan
 

@@ -268,6 +268,12 @@ class Model(Frozen):
     provider: str = ""
     """The provider's name in the price list; empty if it is not listed."""
 
+    @property
+    def is_balanced(self) -> bool:
+        """Whether several deployments share the model's requests by weight."""
+        weighted = sum([deployment.weight > 0 for deployment in self.deployments])
+        return (weighted or len(self.deployments)) > 1
+
 
 MAX_WILDCARD_NAME = 200
 """Longest name, in characters, of a model that a wildcard stands for."""

@@ -86,7 +86,7 @@ class ListedRequest(BaseModel):
     unverified: str | None
     """Why the answer was not verified, although the policy asked for verification."""
     conversation: str | None
-    """Equal for all requests of a conversation; null if conversations are not followed."""
+    """Equal for all requests of a conversation; null if no choice depends on the conversation."""
 
     @classmethod
     def of(cls, row: Row[Any]) -> ListedRequest:

@@ -11,7 +11,7 @@ import pytest
 
 from router_service.policies.costs import Price
 from router_service.requests.planning import POLICY_HEADER
-from router_service.settings import RiskSettings
+from router_service.settings import RiskSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
@@ -226,3 +226,60 @@ def test_a_verified_tool_loop_asks_the_arm_first_that_answered_last_unless_a_che
         after = record_of(http, send(http, messages, "verified", "s"))
     assert after["previous_arm"] == "large"
     assert [each["arm"] for each in after["candidates"]] == asked
+
+
+def balanced(settings: Settings) -> Settings:
+    """Return settings whose models have two deployments of equal weight each."""
+    models = []
+    for model in settings.models:
+        (own,) = model.deployments
+        other = own.model_copy(update={"upstream_model": f"{model.name}-2"})
+        models.append(model.model_copy(update={"deployments": (own, other)}))
+    return settings.model_copy(update={"models": tuple(models)})
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("large", "x-switchcraft-session-id"),
+        ("large", "session_id"),
+        ("large", "prompt_cache_key"),
+        ("large", "metadata"),
+        ("large", None),
+        ("switchcraft:quality", None),
+        ("switchcraft:verified", None),
+    ],
+)
+@pytest.mark.parametrize("section", [{}, {"conversations": {"enabled": False}}])
+def test_a_conversation_stays_with_one_deployment(
+    sandbox: Sandbox, model: str, named: str | None, section: dict[str, Any]
+) -> None:
+    """The client's session names it, or else its opening; all deployments get some of them."""
+    router = VerifyingRouter((("large",),))
+    seen: list[set[str]] = []
+    with gateway_client(balanced(sandbox_settings(sandbox.base_url, **section)), router) as http:
+        for number in range(12):
+            text, session = f"What is the weather in Oslo on day {number}?", f"session {number}"
+            headers = (
+                {named: session} if named in {"x-switchcraft-session-id", "session_id"} else {}
+            )
+            named_by: dict[str, dict[str, Any]] = {
+                "prompt_cache_key": {"prompt_cache_key": session},
+                "metadata": {"metadata": {"user_id": f"user_1_{session}"}},
+            }
+            fields = named_by.get(named or "", {})
+            opening = ASK if named else [{"role": "user", "content": text}]
+            used = set()
+            for messages in (opening, [*opening, CALLED, RESULT]):
+                body = BODY | {"model": model, "messages": messages} | fields
+                used.add(record_of(http, http.post(CHAT, json=body, headers=headers))["deployment"])
+            seen.append(used)
+    assert {len(used) for used in seen} == {1}
+    assert len(set.union(*seen)) == 2
+
+
+def test_the_deployment_of_a_request_that_cannot_be_read_is_drawn(sandbox: Sandbox) -> None:
+    """The upstream judges the body of a request that names its model."""
+    with gateway_client(balanced(sandbox_settings(sandbox.base_url)), FakeRouter()) as http:
+        response = http.post(CHAT, json={"model": "large", "messages": 7})
+    assert response.headers["x-switchcraft-model"] == "large"
