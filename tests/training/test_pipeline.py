@@ -101,7 +101,6 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     manifest = router.artifact.manifest
     assert router.arms == ("large-FC", "small-FC")
     assert router.artifact.manifest.encoder.hidden_size == 16
-    assert (manifest.verifier and manifest.verifier.unfamiliar) is not None
     assert manifest.profile["large-FC"].cost_usd() == pytest.approx((90 * 10 + 20 * 20) / 1e6)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     figures_agree(manifest, report)
