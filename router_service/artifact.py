@@ -229,7 +229,7 @@ class Manifest(_Frozen):
             raise ValueError("`stands_for` lists a model id for two arms")
         graphs = {*self.models.values()}
         if self.verifier is not None:
-            graphs |= {self.verifier.graph, self.verifier.gain_graph}
+            graphs |= self.verifier.files
             if len(self.verifier.reliabilities) != len(self.arms):
                 raise ValueError("`verifier.reliabilities` must have a value for each arm")
         missing = {*graphs, TOKENIZER, CANARIES} - set(self.files)

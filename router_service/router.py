@@ -224,8 +224,7 @@ class Router:
         features = manifest.packing.features
         self._familiarity = None if known is None else Familiarity(known, features)
         self._base_rates = tuple(manifest.base_rates.values())
-        spec = manifest.verifier
-        self._verifier = None if spec is None else Verifier(artifact.directory, spec)
+        self._verifier, self._verifier_of_unfamiliar = _load_verifiers(artifact)
         manifest = self.artifact.manifest
         # Agents ask for the same goal with every request, and finding its rule takes 0.2 ms.
         verified = partial(served_points, self.artifact)
@@ -369,6 +368,11 @@ class Router:
             floor=floor,
         )
 
+    def is_unfamiliar(self, prediction: Prediction) -> bool:
+        """Return whether a request is unlike those that the router was measured on."""
+        known, familiarity = self._familiarity, prediction.familiarity
+        return known is not None and familiarity is not None and familiarity < known.spec.limit
+
     def next_step(
         self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:
@@ -380,12 +384,14 @@ class Router:
         without an arm that may be asked, the step names no arm. Raises PolicyError if the artifact
         has no verifier.
         """
-        if self._verifier is None:
+        is_unfamiliar = self.is_unfamiliar(prediction)
+        verifier = self._verifier_of_unfamiliar if is_unfamiliar else self._verifier
+        if verifier is None:
             raise PolicyError(str(state.policy), NO_VERIFIER)
         manifest, limits = self.artifact.manifest, state.limits
         candidates = [candidate for candidate in state.candidates if candidate.is_usable]
         unusable = [candidate.arm for candidate in state.candidates if not candidate.is_usable]
-        expects_text = self._verifier.spec.expects_text(prediction.p_no_call)
+        expects_text = verifier.spec.expects_text(prediction.p_no_call)
         if expects_text and len(candidates) == 1 and candidates[0].is_text:
             return Step(candidates[0].arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
         expects_text = expects_text and not candidates
@@ -425,8 +431,8 @@ class Router:
         if limits.usd_per_second > 0:
             waits = limits.usd_per_second * self._seconds / price_usd
             costs += waits
-        step = self._verifier.choose_step(
-            self._verifier.beliefs(prediction.features, prediction.probabilities),
+        step = verifier.choose_step(
+            verifier.beliefs(prediction.features, prediction.probabilities),
             Candidates.of(question, answers),
             costs,
             [column_of[arm] for arm in able],
@@ -523,6 +529,17 @@ class Router:
         if unknown or not arms:
             problem = f"the artifact has no arms {unknown}" if unknown else "no arm was given"
             raise ArtifactError(self.artifact.directory, f"{problem}; use some of {list(known)}")
+
+
+def _load_verifiers(artifact: Artifact) -> tuple[Verifier | None, Verifier | None]:
+    """Return the verifiers of familiar and of unfamiliar requests, which may be the same one."""
+    spec = artifact.manifest.verifier
+    if spec is None:
+        return None, None
+    verifier = Verifier(artifact.directory, spec)
+    if spec.unfamiliar is None:
+        return verifier, verifier
+    return verifier, Verifier(artifact.directory, spec, spec.unfamiliar)
 
 
 def _unused_device(artifact: str) -> str:

@@ -35,6 +35,24 @@ SURELY_CORRECT = 0.9995
 """No arm is asked after a candidate with this probability: the gain could not be measured."""
 
 
+class UnfamiliarGraphs(BaseModel):
+    """The graphs of a verifier that judge the answers to unfamiliar requests.
+
+    They have learned from queries in the context that agents send: system prompts, further tools
+    and earlier turns. They read no features of the request, and the arms' reliabilities instead of
+    the router's probabilities, because a router that has not learned from such context is wrong
+    about it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    graph: str = Field(description="File of the graph, as for all other requests.")
+    gain_graph: str = Field(description="File of the gain graph, as for all other requests.")
+    calibration: Calibration = Field(
+        default=IDENTITY, description="Map from the first graph's output to a probability."
+    )
+
+
 class VerifierSpec(BaseModel):
     """Description of an artifact's verifier: its graphs, their inputs, and its operating point."""
 
@@ -57,6 +75,11 @@ class VerifierSpec(BaseModel):
     )
     calibration: Calibration = Field(
         default=IDENTITY, description="Map from the first graph's output to a probability."
+    )
+    unfamiliar: UnfamiliarGraphs | None = Field(
+        default=None,
+        description="Graphs for unfamiliar requests; without them, the same ones judge all"
+        " requests.",
     )
     price_usd: float = Field(
         gt=0, allow_inf_nan=False, description="Price of the policy `verified` without a number."
@@ -86,6 +109,13 @@ class VerifierSpec(BaseModel):
         if self.calibration.arms not in {None, 1}:
             raise ValueError("the calibration of a verifier must be for one output")
         return self
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The names of all graphs' files."""
+        own = frozenset((self.graph, self.gain_graph))
+        more = self.unfamiliar
+        return own if more is None else own | {more.graph, more.gain_graph}
 
     def expects_text(self, p_no_call: float | None) -> bool:
         """Return whether the first answer is delivered unverified if it is text.
@@ -363,18 +393,35 @@ class StepTerms:
 class Verifier:
     """The verifier of an artifact; may be shared by threads."""
 
-    def __init__(self, directory: Path, spec: VerifierSpec) -> None:
-        """Load both graphs. Raises ArtifactError."""
+    def __init__(
+        self, directory: Path, spec: VerifierSpec, graphs: UnfamiliarGraphs | None = None
+    ) -> None:
+        """Load both graphs: those of a specification, or `graphs` for unfamiliar requests.
+
+        Raises ArtifactError.
+        """
         self.spec = spec
-        self._reliable_logits = clipped_logit(np.array(spec.reliabilities))
-        self._graph = Graph(directory / spec.graph)
-        self._gain_model = GainModel(Graph(directory / spec.gain_graph), spec.gain_features)
+        reliabilities = np.array(spec.reliabilities)
+        self._reliable_logits = clipped_logit(reliabilities)
+        self._of_any: Beliefs | None = None
+        """What is known of every request, if the router's view of it is not read."""
+        if graphs is not None:
+            self._of_any = Beliefs.of((), reliabilities, self._reliable_logits)
+        loaded = spec if graphs is None else graphs
+        self._calibration = loaded.calibration
+        self._graph = Graph(directory / loaded.graph)
+        self._gain_model = GainModel(Graph(directory / loaded.gain_graph), spec.gain_features)
         self._candidate_places = [
             CANDIDATE_FEATURES.index(name) for name in spec.candidate_features
         ]
 
     def beliefs(self, features: Sequence[float], probabilities: Sequence[float]) -> Beliefs:
-        """Return what is known of a request before an arm is asked."""
+        """Return what is known of a request before an arm is asked.
+
+        `features` and `probabilities` are the router's.
+        """
+        if self._of_any is not None:
+            return self._of_any
         return Beliefs.of(features, np.array(probabilities), self._reliable_logits)
 
     def p_correct(self, beliefs: Beliefs, candidates: Candidates) -> dict[int, float]:
@@ -408,7 +455,7 @@ class Verifier:
                 :, self._candidate_places
             ]
         raw = self._graph.evaluate({"features": inputs})
-        return self.spec.calibration.apply(raw.astype(np.float64))[:, 0]
+        return self._calibration.apply(raw.astype(np.float64))[:, 0]
 
     def choose_step(
         self,

@@ -55,6 +55,21 @@ def shipped() -> Router:
     return Router(Artifact.load(SHIPPED))
 
 
+def test_unfamiliar_requests_are_judged_without_the_router(shipped: Router) -> None:
+    """Below the limit of familiarity, no probability of the router changes what is judged."""
+    features = (0.0,) * len(shipped.artifact.manifest.packing.features)
+
+    def judged(probability: float, familiarity: float) -> float:
+        probabilities = (probability,) * len(shipped.arms)
+        known = Prediction(probabilities, features, packed_tokens=7, familiarity=familiarity)
+        candidate = ArmAnswer(FIRST, answer({"city": "Oslo"}))
+        state = VerificationState(PRICE, frozenset(ARMS), candidates=[candidate])
+        return shipped.next_step(QUESTION, known, state).p_correct[FIRST]
+
+    assert judged(0.1, 1.0) < judged(0.9, 1.0)
+    assert judged(0.1, 0.01) == judged(0.9, 0.01)
+
+
 NextStep = Callable[..., Step]
 
 

@@ -411,6 +411,38 @@ def add_verifier(
 
 
 @app.command(group=ARTIFACTS)
+def add_unfamiliar(
+    artifact: Path, /, *, data: Data, out: Path, workspace: Path, processes: Processes = None
+) -> None:
+    r"""Train the verifier of unfamiliar requests for an artifact that has a verifier.
+
+    Requests of agents are unlike the training data: they have long system prompts, many tools and
+    earlier turns. This verifier learns from queries in such context, and reads nothing of the
+    router. Nothing else of the artifact changes. `run` does this for new artifacts.
+
+    For example:
+
+        switchcraft-train add-unfamiliar runs/today/artifact --data data \
+          --workspace runs/today/work --out NEW
+
+    Args:
+        artifact: the artifact's directory
+        out: directory for the new artifact
+        workspace: directory for labels and encoder outputs, which later runs reuse
+    """
+    from switchcraft_training import unfamiliar
+
+    workspace.mkdir(parents=True, exist_ok=True)
+    study = unfamiliar.add_unfamiliar(artifact, data, out, workspace, _workers(processes))
+    print("context  AUC  of two  right of two  calibration error  points vs. best  cost, % of best")
+    for each in study.figures:
+        print(
+            f"{each.context}  {each.auc:.3f}  {each.auc_of_two:.3f}  {each.right_of_two:.3f}"
+            f"  {each.calibration_error:.3f}  {each.difference * 100:+.1f}  {each.cost_share:.1%}"
+        )
+
+
+@app.command(group=ARTIFACTS)
 def add_familiarity(artifact: Path, /, *, data: Data, out: Path, workspace: Path) -> None:
     r"""Let an artifact tell which requests are unlike its training data.
 

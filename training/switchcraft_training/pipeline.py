@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from router_service.artifact import Provenance
 from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import RunConfig, dump_config
@@ -46,6 +48,7 @@ from switchcraft_training.training_data import (
     TrainingData,
     read_training_data,
 )
+from switchcraft_training.unfamiliar import UNFAMILIAR, study_unfamiliar
 from switchcraft_training.verification import (
     NESTED_ROUTERS,
     VERIFIER,
@@ -107,7 +110,7 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
         *(READING, PACKING, *experiment_stages(config)),
         *((FINAL_ROUTER,) if settings.protocol == "folds" else ()),
         EXPORT,
-        *((NESTED_ROUTERS, VERIFIER) if config.verifier else ()),
+        *((NESTED_ROUTERS, VERIFIER, UNFAMILIAR) if config.verifier else ()),
         *((KNOWN_TOOLS,) if settings.known_tools else ()),
         REPORT,
     )
@@ -146,7 +149,11 @@ def _run_stages(
     if config.verifier:
         calibrated = measured.probabilities
         study = study_verifier(training, result.predictions, calibrated, data, workers=workers)
-        study.add_to(directory)
+        spec = study.add_to(directory).verifier
+        assert spec is not None  # noqa: S101 - for types; it was just added
+        costs_usd = np.array(training.expected_costs_usd(training.table.measured_rows))
+        unfamiliar = study_unfamiliar(config, study.table, costs_usd, spec, data, workers=workers)
+        unfamiliar.add_to(directory)
         verified = verified_figures(study)
     elif not is_split:
         has_answers = isinstance(open_source(config.source, data), CheckedAnswers)

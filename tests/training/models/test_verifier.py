@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from router_service.artifact import (
     MANIFEST,
     SHIPPED,
+    Artifact,
     Measure,
     Onboarding,
     read_manifest,
@@ -42,6 +44,7 @@ from switchcraft_training.models.verifier import (
 from switchcraft_training.predictions import cross_validate
 from switchcraft_training.records import Answer, Example, Expected, Judged
 from switchcraft_training.training_data import TrainingData, read_training_data
+from switchcraft_training.unfamiliar import CONTEXTS, PLAIN, study_unfamiliar
 from switchcraft_training.verification import (
     VerifierStudy,
     operating_price,
@@ -358,6 +361,30 @@ def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
         np.testing.assert_array_equal(answers.p_correct[fold], again.p_correct[fold])
         changed += (answers.p_correct[others] != again.p_correct[others]).sum()
     assert changed > 0
+
+
+def test_verifier_of_unfamiliar_requests_learns_and_is_measured_in_context(
+    training: TrainingData, tmp_path: Path
+) -> None:
+    """It is measured in each context on queries that it has not seen, and joins an artifact."""
+    table = training.table.measured(training.config.arms)
+    table = replace(table, folds=np.arange(len(table)) % 2)
+    artifact = tmp_path / "artifact"
+    shutil.copytree(SHIPPED, artifact)
+    spec = read_manifest(artifact / MANIFEST).verifier
+    assert spec is not None
+    costs_usd = np.array(training.expected_costs_usd(training.table.measured_rows))
+    with one_thread():
+        study = study_unfamiliar(
+            training.config, table, costs_usd, spec, tmp_path / "data", effort=LITTLE
+        )
+    assert [each.context for each in study.figures] == [PLAIN, *CONTEXTS]
+    assert all(each.auc_of_two > 0.7 for each in study.figures)
+    study.add_to(artifact)
+    added = Artifact.load(artifact).manifest.verifier
+    assert added is not None
+    assert added.unfamiliar is not None
+    assert added.unfamiliar.calibration == study.verifier.calibration
 
 
 def test_verifier_learns_from_the_arms_that_are_left() -> None:

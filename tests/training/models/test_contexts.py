@@ -1,0 +1,90 @@
+"""Context around queries leaves what is asked unchanged, and no test has that of training."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from switchcraft_training.models.contexts import (
+    EVERYTHING,
+    MAX_SYSTEM_CHARACTERS,
+    MAX_TOOLS,
+    SHELVES,
+    Context,
+    Wrapper,
+)
+from switchcraft_training.records import Example
+
+
+def tool(name: str, description: str) -> dict[str, Any]:
+    """Return a function with one parameter."""
+    schema = {"type": "object", "properties": {"value": {"type": "string"}}}
+    function = {"name": name, "description": description, "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+OTHERS = [
+    Example(
+        str(number),
+        "simple",
+        {
+            "messages": [{"role": "user", "content": f"Question {number}"}],
+            "tools": [tool(f"tool_{number}", f"Does task {number}.")],
+        },
+    )
+    for number in range(80)
+]
+ASKED: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Weather forecast in Oslo?"},
+    ],
+    "tools": [tool("forecast", "Weather forecast of a city."), {"type": "custom", "name": "x"}],
+}
+RIVAL = Example(
+    "rival",
+    "simple",
+    {"messages": ASKED["messages"], "tools": [tool("weather", "Weather forecast in a place.")]},
+)
+
+
+@pytest.mark.parametrize("contexts", [EVERYTHING, *(frozenset([each]) for each in Context)])
+def test_query_and_its_tools_stay(contexts: frozenset[Context]) -> None:
+    """Only what the context says is added, within its limits, and no tool for the same task."""
+    before = str(ASKED)
+    for seed in range(40):
+        wrapper = Wrapper(seed % SHELVES, [*OTHERS, RIVAL], contexts)
+        wrapped = wrapper.wrap(ASKED, random.Random(seed))
+        messages, tools = wrapped["messages"], wrapped["tools"]
+        assert messages[-1] == ASKED["messages"][-1]
+        assert ASKED["messages"][0] in messages
+        assert all(each in tools for each in ASKED["tools"])
+        names = [each["function"]["name"] for each in tools if "function" in each]
+        assert len(set(names)) == len(names)
+        assert "weather" not in names
+        assert (len(tools) > 2) == (Context.TOOLS in contexts)
+        assert len(tools) <= MAX_TOOLS + 2
+        prompts = [each["content"] for each in messages if each["role"] == "system"]
+        assert len(prompts) == 1 + (Context.SYSTEM in contexts)
+        assert all(len(prompt) < MAX_SYSTEM_CHARACTERS + 200 for prompt in prompts)
+        turns = len(messages) - len(prompts) - 1
+        assert bool(turns) == (Context.TURNS in contexts)
+        called = [each["id"] for m in messages for each in m.get("tool_calls", ())]
+        assert called == [m["tool_call_id"] for m in messages if m["role"] == "tool"]
+    assert str(ASKED) == before
+
+
+def test_system_prompts_of_two_shelves_share_no_rule() -> None:
+    """So a verifier is tested with texts that it has not learned from."""
+    rules: list[set[str]] = []
+    for shelf in range(SHELVES):
+        wrapper = Wrapper(shelf, OTHERS, frozenset([Context.SYSTEM]), largest=True)
+        rng = random.Random(0)
+        prompts = [wrapper.wrap(ASKED, rng)["messages"][0]["content"] for _ in range(20)]
+        sentences = "\n".join(prompts).replace(". ", ".\n").splitlines()
+        rules.append({each.lstrip("-*0123456789. ") for each in sentences[1:] if len(each) > 40})
+    first = rules[0]
+    assert first
+    assert not any(first & other for other in rules[1:])
