@@ -67,7 +67,7 @@ class Sandbox:
         request = api.read_request(body)
         previous = body.get("previous_response_id")
         if api.stores_answers and previous is not None:
-            if previous not in self._stored:
+            if not isinstance(previous, str) or previous not in self._stored:
                 raise InvalidRequestError(
                     f"Previous response with id '{previous}' not found.",
                     param="previous_response_id",
