@@ -86,11 +86,13 @@ def recording(recorded_data: Path) -> Recording:
     unique = list({key_of(example.request): example for example in complete}.values())
     random.Random(1).shuffle(unique)
     predicted = ((each, router.predict(parse_conversation(each.request))) for each in unique)
-    # The first answer is not verified if the router expects text.
+    # The first answer is not verified if the router expects text, and another verifier, which has
+    # no recorded judgements, judges unfamiliar requests.
     verifiable = (
         (example, prediction)
         for example, prediction in predicted
         if not manifest.verifier.expects_text(prediction.p_no_call)
+        and not router.is_unfamiliar(prediction)
     )
     examples, predictions = zip(*islice(verifiable, QUERIES), strict=True)
     calls = recorded_calls(source, examples, manifest.arms)
