@@ -55,6 +55,9 @@ class Reason(StrEnum):
     """The request names a model of the pool."""
     CHAT = "chat", "no tools in the request"
     """The request has no tools; only tool calls are routed."""
+    SESSION = "session", "one model for a coding agent's session"
+    """A coding agent's session has one model: the cheapest whose success in whole tasks is close to
+    that of the best."""
     FALLBACK = "fallback", "the first choice failed"
     """The chosen model failed, and the next one answered."""
     UNDECIDED = "undecided", "the router failed"

@@ -198,6 +198,7 @@ class RoutedAnswer(Response):
                     is_granted=grant.policy is not None,
                     key=call.key,
                     allowance=grant.allowance,
+                    user_agent=call.headers.get("user-agent", ""),
                 ),
                 session=read_session_header(call.headers),
                 timer=timer,

@@ -44,6 +44,8 @@ class Explanation:
 WITHOUT_CHOICE: Mapping[str, str] = {
     Reason.PINNED: "the request names this model",
     Reason.CHAT: "the request has no tools, and only tool calls are routed",
+    Reason.SESSION: "it answers coding agents' sessions: of the models whose measured success in"
+    " whole coding tasks is close to the best, it is the cheapest",
     Reason.CONTINUED: "it stored the response that the request continues",
     Reason.UNDECIDED: "the router failed, so the most expensive model answered",
     Reason.UNROUTED: "the router knows none of the configured models, so router.chat_model"

@@ -30,6 +30,7 @@ from router_service.core.resources import (
     Timer,
 )
 from router_service.core.values import request_value
+from router_service.measurement.agent_tasks import TaskAdvice, advise_on_tasks
 from router_service.measurement.expectations import EstimateErrors, measure_errors
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
@@ -39,8 +40,9 @@ from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.familiarity import BEST, ROUTE
+from router_service.requests.agents import is_coding_session, pool_candidates
 from router_service.requests.parsing import ParsedRequest
-from router_service.requests.pool import Pool, capable_models, untranslatable
+from router_service.requests.pool import Pool, capable_models, lacks, untranslatable
 from router_service.requests.turns import ConversationTurn
 from router_service.router import Decision, Prediction, Router, explored
 from router_service.settings import Model, RouterSettings, match_wildcard
@@ -64,6 +66,10 @@ MAX_LISTS = 200
 MOST_ACCURATE: NamedPolicy[Policy] = NamedPolicy(Threshold(1.0), BEST)
 """Policy of unfamiliar requests that the most accurate arm answers. Its rule holds at familiarity
 0, where all probabilities are base rates; above it, the planner moves the choice to that arm."""
+
+SESSION_POINTS = {"quality": 0.0, "economy": 5.0}
+"""What these policies mean for a coding agent's session: the points of success that they give up.
+"""
 
 TYPICAL_OUTPUT_TOKENS = 300
 """Assumed length of an answer if nothing is known about it, unless the request allows less."""
@@ -89,6 +95,8 @@ class PolicyHeaders:
     """The client's API key."""
     allowance: Allowance | None = None
     """What the budgets of the client's key allow; None without a budget."""
+    user_agent: str = ""
+    """The client, by which coding agents are recognized."""
 
 
 NO_HEADERS = PolicyHeaders()
@@ -245,6 +253,10 @@ class Planner:
         self.terms = pool.terms
         """What each arm charges."""
         self._conversations = settings.conversations
+        self._agents = settings.agents
+        self._task_candidates = {each.name: each for each in pool_candidates(pool)}
+        self._advised: dict[tuple[tuple[str, ...], float], TaskAdvice] = {}
+        """Advice on coding tasks for the pools that were asked for lately."""
         self.baseline = pool.baseline
         best_arm = router.artifact.manifest.best_single_arm
         self.baseline_arm: str | None = None
@@ -322,6 +334,8 @@ class Planner:
         self._set_policy(plan, policy)
         if request.continues is not None:
             plan.reason, plan.policy = Reason.CONTINUED, None
+        elif session := self._session_models(plan, pool, asked):
+            plan.reason, plan.policy, plan.models = Reason.SESSION, None, session
         elif not (conversation.has_tools and pool.by_arm):
             plan.reason = Reason.UNROUTED if conversation.has_tools else Reason.CHAT
             plan.policy = None
@@ -332,6 +346,47 @@ class Planner:
             # Until the router has chosen, the order is that for a failed router.
             plan.models = tuple(m for arm, m in self._dearest_first if arm in plan.arms)
         return plan
+
+    def _session_models(self, plan: Plan, pool: Pool, asked: str) -> tuple[Model, ...]:
+        """Return the models for a coding agent's session, the chosen one first.
+
+        They are empty for other requests, and if fewer than two of the models were measured. A
+        policy that a budget, a key or the tools' risk demands counts as for other requests.
+        """
+        headers, points = plan.policy_headers, self._agents.within_points
+        is_demanded = plan.budget is not None or headers.is_granted
+        if points is None or is_demanded or self.risk.min_probability(plan.risk) > 0:
+            return ()
+        is_default = asked in {"", DEFAULT}
+        wanted = (self._default_policy or "") if is_default else asked
+        if wanted in SESSION_POINTS:
+            points = SESSION_POINTS[wanted]
+        elif plan.names_policy:
+            return ()
+        tools = (tool.name for tool in plan.request.conversation.tools)
+        if not is_coding_session(tools, headers.user_agent):
+            return ()
+        able = {
+            model.name: model
+            for model in pool.models.values()
+            if model.name in self._task_candidates and not lacks(model, plan.request)
+        }
+        advice = self._advise(tuple(able), points)
+        if advice.chosen is None:
+            return ()
+        others = [each.model for each in advice.models if each.model != advice.chosen]
+        others += [m.name for _, m in self._dearest_first if m.name in advice.unknown]
+        return tuple(able[name] for name in (advice.chosen, *others))
+
+    def _advise(self, names: tuple[str, ...], points: float) -> TaskAdvice:
+        known = self._advised.get((names, points))
+        if known is None:
+            candidates = [self._task_candidates[name] for name in names]
+            known = advise_on_tasks(candidates, "coding", points)
+            if len(self._advised) >= MAX_LISTS:
+                self._advised.clear()
+            self._advised[names, points] = known
+        return known
 
     def _set_policy(self, plan: Plan, policy: NamedPolicy[Policy | Verified]) -> None:
         """Set the policy of a request, and why it is not verified if the policy would do so."""

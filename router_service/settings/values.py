@@ -516,6 +516,16 @@ class ConversationSettings(Frozen):
         )
 
 
+class AgentSettings(Frozen):
+    """Sessions of coding agents, which are recognized by their tools and their client."""
+
+    within_points: Annotated[float, Field(ge=0, le=100)] | None = 2.0
+    """One model answers such a session: the cheapest whose measured success in whole coding tasks
+    is at most so many points below the best of the pool. `switchcraft:quality` takes 0 instead, and
+    `switchcraft:economy` 5. With `null`, or if fewer than two of the models were measured, such
+    requests are routed like others."""
+
+
 class RouterSettings(Frozen):
     """The routing decision, and the models it can choose."""
 
@@ -593,6 +603,7 @@ class RouterSettings(Frozen):
     verification: VerificationSettings = VerificationSettings()
     risk: RiskSettings = RiskSettings()
     conversations: ConversationSettings = ConversationSettings()
+    agents: AgentSettings = AgentSettings()
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers to send to upstreams, in addition to the standard ones."""
 
