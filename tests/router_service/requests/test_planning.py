@@ -8,10 +8,11 @@ import pytest
 
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import Usage
+from router_service.core.reasons import Reason
 from router_service.policies.costs import Price
 from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.parsing import Endpoint, parse_request, unrouted
-from router_service.requests.planning import Planner
+from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
 from router_service.settings import Deployment, Model, Settings
@@ -114,3 +115,39 @@ def test_cost_is_none_if_a_needed_value_is_missing(
     place = Deployment(upstream_model="m", base_url="http://h/v1")
     cost = answer_cost_usd(Model(name="m", deployments=(place,), price=price), usage, upstream_s=2)
     assert cost == (None if cost_usd is None else pytest.approx(cost_usd))
+
+
+CODING_TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("Bash", "Edit", "Read")
+]
+MEASURED = ["claude-opus-4-8", "gpt-5.5", "minimax-m3", "claude-sonnet-4-5"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "user_agent", "models", "first"),
+    [
+        ({"tools": CODING_TOOLS}, "", MEASURED, "claude-opus-4-8"),
+        ({"tools": CODING_TOOLS}, "", MEASURED[1:], "minimax-m3"),
+        ({"tools": CODING_TOOLS[:1]}, "", MEASURED[1:], "minimax-m3"),
+        ({"tools": CODING_TOOLS[1:2]}, "claude-cli/2.1.330", MEASURED[1:], "minimax-m3"),
+        ({"tools": CODING_TOOLS[1:2]}, "my-agent", MEASURED[1:], None),
+        ({"tools": CODING_TOOLS, "model": "switchcraft:theta=0.9"}, "", MEASURED, None),
+        ({"tools": CODING_TOOLS}, "", MEASURED[:1], None),
+        ({}, "", MEASURED, None),
+    ],
+)
+def test_session_of_a_coding_agent_has_the_cheapest_model_that_solves_as_many_tasks(
+    fields: dict[str, object], user_agent: str, models: list[str], first: str | None
+) -> None:
+    """Other requests are routed, and so is a session if fewer than two models were measured."""
+    router = FakeRouter()
+    settings = Settings.sandbox("http://127.0.0.1:9/v1", [*router.probabilities, *models])
+    settings = settings.model_copy(
+        update={"router": settings.router.model_copy(update={"unknown_prices": "allow"})}
+    )
+    planner = make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
+    headers = PolicyHeaders(user_agent=user_agent)
+    plan = planner.prepare(parse_request(CHAT, body(**fields)), headers)
+    assert (plan.models[0].name if plan.reason is Reason.SESSION else None) == first
+    assert bool(plan.arms) == (first is None)
