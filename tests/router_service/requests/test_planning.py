@@ -129,9 +129,7 @@ MEASURED = ["claude-opus-4-8", "gpt-5.5", "minimax-m3", "claude-sonnet-4-5"]
     [
         ({"tools": CODING_TOOLS}, "", MEASURED, "claude-opus-4-8"),
         ({"tools": CODING_TOOLS}, "", MEASURED[1:], "minimax-m3"),
-        ({"tools": CODING_TOOLS[:1]}, "", MEASURED[1:], "minimax-m3"),
         ({"tools": CODING_TOOLS[1:2]}, "claude-cli/2.1.330", MEASURED[1:], "minimax-m3"),
-        ({"tools": CODING_TOOLS[1:2]}, "my-agent", MEASURED[1:], None),
         ({"tools": CODING_TOOLS, "model": "switchcraft:theta=0.9"}, "", MEASURED, None),
         ({"tools": CODING_TOOLS}, "", MEASURED[:1], None),
         ({}, "", MEASURED, None),
