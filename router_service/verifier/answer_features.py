@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from router_service.apis.answers import ParsedAnswer
-from router_service.apis.conversation import Conversation, Json, Role, Turn, unwrap_tool
+from router_service.apis.conversation import Conversation, Json, unwrap_tool
 from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
 from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
@@ -58,9 +58,6 @@ MAX_DEPTH = 16
 MAX_ARGUMENT_CHARACTERS = 50_000
 """Limits on an answer's calls, on the values and levels of their arguments, and on their length. An
 answer that exceeds one of them counts as unreadable."""
-
-MAX_LOOP_TURNS = 100
-"""Turns of a tool loop that are read, from its end."""
 
 MAX_VALUE_CHARACTERS = 2_000
 """Characters of a string that are looked up in the conversation."""
@@ -207,29 +204,6 @@ class Question:
         return [_stems_of(name) for name in _NAME.findall(self._query[1:])[:MAX_LEAVES]]
 
     @cached_property
-    def _answered_turns(self) -> Sequence[Turn]:
-        """The turns after the query: the tool loop that the answer continues."""
-        latest = self._conversation.deciding_turn
-        return () if latest is None else self._conversation.turns[latest + 1 :][-MAX_LOOP_TURNS:]
-
-    @cached_property
-    def results_so_far(self) -> int:
-        """The number of tools' results since the query."""
-        return sum(turn.role in {Role.TOOL, Role.FUNCTION} for turn in self._answered_turns)
-
-    @cached_property
-    def calls_made(self) -> frozenset[tuple[str, str]]:
-        """The calls since the query: their names, and their arguments as sorted JSON."""
-        made = []
-        for turn in self._answered_turns:
-            for call in turn.tool_calls[:MAX_CALLS]:
-                try:
-                    made.append((call.name, _sorted_json(json.loads(call.arguments or "{}"))))
-                except (ValueError, RecursionError):
-                    made.append((call.name, call.arguments))
-        return frozenset(made)
-
-    @cached_property
     def toolbox(self) -> Toolbox:
         """The tools as the checker reads them."""
         return Toolbox(map(read_function, self._functions.values()))
@@ -361,19 +335,8 @@ def read_answer(question: Question, calls: Sequence[Call] | None) -> CandidateAn
         **_argument_features(question, names, made),
         **_match_features(question, names),
         **_source_features(question, names, made),
-        **_progress_features(question, made),
     }
     return CandidateAnswer(read, tuple(map(float, features.values())), leaves or 0)
-
-
-def _progress_features(question: Question, calls: Sequence[Call]) -> dict[str, float]:
-    """Return how far the tool loop has come in which the answer is given."""
-    made = question.calls_made
-    return {
-        "results_so_far": question.results_so_far,
-        "calls_so_far": len(made),
-        "repeated_so_far": sum((call.name, _sorted_json(call.arguments)) in made for call in calls),
-    }
 
 
 def _count_leaves(calls: Sequence[Call]) -> int | None:
@@ -792,11 +755,6 @@ def _json(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _sorted_json(value: Json) -> str:
-    """Return a value as JSON that is equal for equal objects."""
-    return json.dumps(value, sort_keys=True, default=str)
-
-
 def _mean_grounding(question: Question, value: Json) -> float:
     shares = [share for share in map(question.grounding, _leaves(value)) if share is not None]
     return sum(shares) / len(shares) if shares else _UNGROUNDED_BELOW
@@ -1010,7 +968,6 @@ _ANSWER_FEATURES = (
     *_argument_features(_EMPTY_QUESTION, (), ()),
     *_match_features(_EMPTY_QUESTION, ()),
     *_source_features(_EMPTY_QUESTION, (), ()),
-    *_progress_features(_EMPTY_QUESTION, ()),
 )
 _COMPARED_PLACES = [_ANSWER_FEATURES.index(name) for name in _COMPARED_WITH_OTHERS]
 _SAME_AS_MEAN = [0.0] * len(_COMPARED_PLACES)

@@ -70,12 +70,6 @@ CONTEXTS: Mapping[str, frozenset[Context]] = {
 }
 """What tested queries are wrapped in, by its name."""
 
-LOOP_END = "the end of a tool loop"
-"""All of the contexts, and the right calls with their results after the query."""
-
-REPEATED_SHARE = 0.2
-"""Share of the arms that repeat the calls at the end of a tool loop instead of writing a text."""
-
 
 class ContextFigures(NamedTuple):
     """How well the answers to queries in a context are judged by a verifier that has not seen them.
@@ -121,66 +115,37 @@ class UnfamiliarStudy:
 
 
 class _Answers(NamedTuple):
-    """Answers of every arm to the queries of a table; `correct` is (queries, arms)."""
+    """Recorded answers to the queries of a table: plain, in a context to learn, and by context."""
 
-    candidates: Sequence[Candidates]
-    correct: Floats
-
-
-class _AllAnswers(NamedTuple):
-    """Answers to learn from, plain and in contexts, and those to be tested with, by context."""
-
-    learned: Sequence[_Answers]
-    tested: Mapping[str, _Answers]
+    plain: Sequence[Candidates]
+    learned: Sequence[Candidates]
+    tested: Mapping[str, Sequence[Candidates]]
 
 
-def _read_answers(config: RunConfig, table: Table, recordings: Path) -> _AllAnswers:
-    """Read the answers; the context of a query comes from the queries of its fold.
-
-    At the end of a tool loop, answers are made up: an arm whose recorded calls were right writes a
-    text, or else repeats them, and other arms give their wrong answers.
-    """
+def _read_answers(config: RunConfig, table: Table, recordings: Path) -> _Answers:
+    """Read the answers; the context of a query comes from the queries of its fold."""
     source, examples = require_answers(config, recordings), table.examples
     calls = recorded_calls(source, examples, config.arms)
 
-    def wrapped(
-        contexts: frozenset[Context], seed: int, *, is_tested: bool, ends_loop: bool = False
-    ) -> _Answers:
+    def wrapped(contexts: frozenset[Context], seed: int, *, is_tested: bool) -> list[Candidates]:
         rng = random.Random(seed)  # noqa: S311 - no secret
-        requests, given, correct = [*examples], [dict(each) for each in calls], table.correct.copy()
-        is_right = table.correct == 1
+        requests = [*examples]
         for fold in np.unique(table.folds).tolist():
             rows = np.flatnonzero(table.folds == fold).tolist()
             others = [examples[row] for row in rows]
             wrapper = Wrapper(fold % SHELVES, others, contexts, is_tested)
             for row in rows:
-                right = [
-                    made for arm, made in given[row].items() if made and correct[row, arm] == 1
-                ]
-                if ends_loop and right:
-                    request = wrapper.end_loop(examples[row].request, right[0], rng)
-                    for arm in given[row]:
-                        if is_right[row, arm] or not given[row][arm]:
-                            repeats = rng.random() < REPEATED_SHARE
-                            given[row][arm] = right[0] if repeats else ()
-                            correct[row, arm] = not repeats
-                else:
-                    request = wrapper.wrap(examples[row].request, rng)
+                request = wrapper.wrap(examples[row].request, rng)
                 requests[row] = replace(examples[row], request=request)
-        return _Answers(read_candidates(requests, given), correct)
+        return read_candidates(requests, calls)
 
-    plain = _Answers(read_candidates(examples, calls), table.correct)
-    learned = [
-        plain,
-        wrapped(EVERYTHING, config.seed, is_tested=False),
-        wrapped(EVERYTHING, config.seed + 100, is_tested=False, ends_loop=True),
-    ]
     tested = {
         name: wrapped(contexts, config.seed + 1 + number, is_tested=True)
         for number, (name, contexts) in enumerate(CONTEXTS.items())
     }
-    ended = wrapped(EVERYTHING, config.seed + 200, is_tested=True, ends_loop=True)
-    return _AllAnswers(learned, {PLAIN: plain, **tested, LOOP_END: ended})
+    learned = wrapped(EVERYTHING, config.seed, is_tested=False)
+    plain = read_candidates(examples, calls)
+    return _Answers(plain, learned, {PLAIN: plain, **tested})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,24 +153,22 @@ class _Settings:
     """What all parts of a study share. `costs_usd` are the arms' expected costs, (arms,)."""
 
     table: Table
-    answers: _AllAnswers
+    answers: _Answers
     costs_usd: Floats
     seed: int
     effort: FitEffort
 
     def data(
-        self, answers: Sequence[_Answers], rows: NDArray[np.int64], reliabilities: Floats
+        self, candidates: Sequence[Candidates], rows: NDArray[np.int64], reliabilities: Floats
     ) -> VerifierData:
-        """Return some queries with all of these answers; the router's view of them is not read."""
-        count = len(answers) * len(rows)
+        """Return some queries with these candidates, of which the router's view is not read."""
         return VerifierData(
-            features=np.zeros((count, 0)),
-            probabilities=np.tile(reliabilities, (count, 1)),
-            candidates=[each.candidates[row] for each in answers for row in rows],
-            correct=np.vstack([each.correct[rows] for each in answers]),
+            features=np.zeros((len(rows), 0)),
+            probabilities=np.tile(reliabilities, (len(rows), 1)),
+            candidates=[candidates[row] for row in rows],
+            correct=self.table.correct[rows],
             costs_usd=self.costs_usd,
-            groups=np.tile(self.table.groups[rows], len(answers)),
-            known_reliabilities=reliabilities,
+            groups=self.table.groups[rows],
         )
 
 
@@ -224,8 +187,19 @@ class _Studied(NamedTuple):
 def _study_part(settings: _Settings, part: _Part) -> _Studied:
     """Fit a verifier on queries plain and in context, and let it judge the others."""
     answers, reliabilities = settings.answers, settings.table.correct[part.train].mean(axis=0)
-    known = settings.data(answers.learned, part.train, reliabilities)
-    fitted = fit_verifier(known, settings.seed, settings.effort)
+    plain, wrapped = (
+        settings.data(candidates, part.train, reliabilities)
+        for candidates in (answers.plain, answers.learned)
+    )
+    both = VerifierData(
+        features=np.vstack([plain.features, wrapped.features]),
+        probabilities=np.vstack([plain.probabilities, wrapped.probabilities]),
+        candidates=[*plain.candidates, *wrapped.candidates],
+        correct=np.vstack([plain.correct, wrapped.correct]),
+        costs_usd=settings.costs_usd,
+        groups=np.concatenate([plain.groups, wrapped.groups]),
+    )
+    fitted = fit_verifier(both, settings.seed, settings.effort)
     if not len(part.test):
         return _Studied(fitted, {})
     with TemporaryDirectory() as folder, step("judgements"):
@@ -234,9 +208,9 @@ def _study_part(settings: _Settings, part: _Part) -> _Studied:
             fitted,
             {
                 name: judge_answers(
-                    Path(folder), spec, settings.data([each], part.test, reliabilities)
+                    Path(folder), spec, settings.data(candidates, part.test, reliabilities)
                 )
-                for name, each in answers.tested.items()
+                for name, candidates in answers.tested.items()
             },
         )
 
@@ -272,10 +246,7 @@ def study_unfamiliar(  # noqa: PLR0913
         name: JudgedAnswers.join([each.judged[name] for each in tested], tests)
         for name in answers.tested
     }
-    figures = (
-        _figures(name, each, replace(table, correct=answers.tested[name].correct), costs_usd, spec)
-        for name, each in judged.items()
-    )
+    figures = (_figures(name, each, table, costs_usd, spec) for name, each in judged.items())
     return UnfamiliarStudy(final.verifier, tuple(figures))
 
 

@@ -20,7 +20,6 @@ from enum import StrEnum
 from typing import Any
 
 from router_service.apis.conversation import unwrap_tool
-from router_service.checker.toolbox import Call
 from router_service.predictor.text_features import topic_stems
 from switchcraft_training.records import Example
 
@@ -145,20 +144,6 @@ class Wrapper:
         wrapped["messages"] = [*leading, *past, *following]
         return wrapped
 
-    def end_loop(
-        self, request: Mapping[str, Any], calls: Sequence[Call], rng: random.Random
-    ) -> dict[str, Any]:
-        """Return a request in context after these calls, which were right, and their results.
-
-        Then a text is the right answer, and another call is wrong.
-        """
-        wrapped = self.wrap(request, rng)
-        made = [_made(call.name, call.arguments, number) for number, call in enumerate(calls)]
-        results = [_result(call["id"], rng, may_fail=False) for call in made]
-        asked = {"role": "assistant", "content": None, "tool_calls": made}
-        wrapped["messages"] = [*wrapped["messages"], asked, *results]
-        return wrapped
-
     def _system(self, rng: random.Random) -> str:
         """Return a system prompt of 200 to 8,000 characters in one of several styles."""
         mine = [each for place, each in enumerate(_RULES) if place % SHELVES == self.shelf]
@@ -218,24 +203,17 @@ def _called(function: Mapping[str, Any], number: int, rng: random.Random) -> lis
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     names = [*properties][:3] if isinstance(properties, dict) else []
     arguments = {name: rng.randrange(1000) for name in names}
-    call = _made(function["name"], arguments, number)
-    return [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        _result(call["id"], rng, may_fail=True),
-    ]
-
-
-def _made(name: str, arguments: Mapping[str, Any], number: int) -> dict[str, Any]:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    return {"id": f"call_{number}", "type": "function", "function": function}
-
-
-def _result(call_id: str, rng: random.Random, *, may_fail: bool) -> dict[str, Any]:
+    call = {
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": function["name"], "arguments": json.dumps(arguments)},
+    }
     rows = [
         {"id": rng.randrange(100_000), "state": rng.choice(("open", "closed", "paid"))}
         for _ in range(int(60 ** rng.random()))
     ]
-    text = json.dumps({"results": rows})
-    if may_fail and rng.random() < 0.15:
-        text = rng.choice(_FAILURES)
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+    result = rng.choice(_FAILURES) if rng.random() < 0.15 else json.dumps({"results": rows})
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": result},
+    ]
