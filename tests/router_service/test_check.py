@@ -146,11 +146,12 @@ def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
     )
     wrong = (
         f"router: {{arms: {{no-arm: m, {ARM}: n}}, chat_model: o, pass_through: p, "
-        "default_policy: cheap, unfamiliar: theta=x, aliases: {a: b}, "
+        "default_policy: cheap, unfamiliar: theta=x, aliases: {a: b}, device: tpu, "
     )
     path.write_text(path.read_text().replace(f"router: {{arms: {{{ARM}: m}}, ", wrong))
     failed = [each for each in check(path) if each.status is Status.FAILED]
     assert [(each.subject, each.detail.split(": ")[1]) for each in failed] == [
+        ("configuration", "router.device"),
         ("configuration", "usage.hours"),
         ("router", "router.arms.no-arm"),
         ("router", f"router.arms.{ARM}"),

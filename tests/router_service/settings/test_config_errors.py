@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -383,19 +382,21 @@ def write_with_key(path: Path, place: str, key: str) -> None:
     path.write_text(PLACES[place].replace("M]", f"{model}]").replace("SECRET", key))
 
 
-@pytest.mark.parametrize(("place", "key"), [*zip(PLACES, cycle(KEYS), strict=False)])
-def test_key_in_the_place_of_a_name_is_not_shown(tmp_path: Path, place: str, key: str) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_key_in_the_place_of_a_name_is_not_shown(tmp_path: Path, place: str) -> None:
     """Wherever a key stands in the file, neither the error of a start nor a finding shows it."""
     path = tmp_path / "config.yaml"
-    write_with_key(path, place, key)
-    error = ""
-    try:
-        read_settings(path, environ={})
-    except ConfigError as exc:
-        error = str(exc)
+    for key in KEYS:
+        write_with_key(path, place, key)
+        error = ""
+        try:
+            read_settings(path, environ={})
+        except ConfigError as exc:
+            error = str(exc)
+        assert key not in error
     findings = [f"{each.subject}: {each.detail}" for each in check(path)]
-    assert key not in "\n".join((error, *findings))
     assert findings
+    assert KEYS[-1] not in "\n".join(findings)
 
 
 def test_client_name_that_begins_like_a_key_is_refused(tmp_path: Path) -> None:
