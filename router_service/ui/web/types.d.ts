@@ -535,8 +535,9 @@ export interface Provenance {
  * `label` is what people read in a list of decisions. `policies.explanations` has the sentences.
  */
 export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" | "risk" |
-  "unfamiliar" | "explored" | "sticky" | "switched" | "budget" | "pinned" | "chat" | "fallback" |
-  "undecided" | "continued" | "unrouted" | "passed" | "verified" | "text" | "ungrounded";
+  "unfamiliar" | "explored" | "sticky" | "switched" | "budget" | "pinned" | "chat" | "session" |
+  "fallback" | "undecided" | "continued" | "unrouted" | "passed" | "verified" | "text" |
+  "ungrounded";
 
 /** The pool and the rule to use for a number of models. */
 export interface Recommendation {
