@@ -217,10 +217,10 @@ class Verification:
 
     def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
         """Return the first of these arms that may be asked together."""
-        left, left_usd = self.models_left, self._cost_left_usd
+        left, left_usd, asks_left = self.models_left, self._cost_left_usd, self.asks_left
         allowed: list[str] = []
         for arm in arms:
-            is_few = len(allowed) < self.asks_left
+            is_few = len(allowed) < asks_left
             if arm in left and is_few and self._decision.cost_usd[arm] <= left_usd:
                 allowed.append(arm)
                 left_usd -= self._decision.cost_usd[arm]
@@ -255,12 +255,13 @@ class Verification:
         """The arms that were not tried and may not be asked, by the limit that forbids it."""
         left_usd, now_s = self._cost_left_usd, self._loop.time()
         left_s, end = self._time_left()
+        asks_left = self.asks_left
         tried = {candidate.arm for candidate in self._call.candidates}
         found: dict[str, StopReason] = {}
         for arm in self._models:
             if arm in tried:
                 continue
-            if self.asks_left <= 0:
+            if asks_left <= 0:
                 found[arm] = StopReason.MAX_CANDIDATES
             elif left_s <= 0:
                 found[arm] = end
