@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -42,6 +42,16 @@ CSV = "text/csv"
 routes = APIRouter(responses=ERRORS)
 
 _POSITION: TypeAdapter[Position] = TypeAdapter(Position)
+
+
+def _iso_day(text: object) -> object:
+    """Return a date as it is written in ISO 8601; pydantic also reads numbers as Unix times."""
+    if isinstance(text, str) and text.count("-") != 2:
+        raise ValueError("write the day as YYYY-MM-DD")
+    return text
+
+
+Day = Annotated[date, BeforeValidator(_iso_day)]
 
 
 class ReportedGroup(BaseModel):
@@ -75,9 +85,9 @@ class ReportParameters(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    first: date | None = Field(None, alias="from")
+    first: Day | None = Field(None, alias="from")
     """First day (UTC); by default, the first of this month."""
-    last: date | None = Field(None, alias="to")
+    last: Day | None = Field(None, alias="to")
     """Last day (UTC); by default, today."""
     by: Annotated[list[UsageGroup], Field(min_length=1, max_length=5)] = [UsageGroup.DAY]
     """What a row is for; repeat it to group by several."""
