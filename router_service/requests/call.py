@@ -18,7 +18,12 @@ from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
 from router_service.core.record import CLIENT_LEFT, Ending, Record
 from router_service.core.resources import Stage
-from router_service.policies.explanations import arm_label, explain_choice, explain_fallback
+from router_service.policies.explanations import (
+    WITHOUT_CHOICE,
+    arm_label,
+    explain_choice,
+    explain_fallback,
+)
 from router_service.policies.verified import explain_candidate, explain_stop
 from router_service.requests.candidates import Attempt, Candidate, answer_cost_usd
 from router_service.requests.parsing import ParsedRequest
@@ -300,6 +305,8 @@ class Call:
             choice = "" if decision is None else decision.arm
             labels = self.plan.planner.labels
             return explain_fallback(accepted.model.name, labels.get(choice, choice))
+        elif reason == Reason.SESSION:
+            return f"{accepted.model.name}: {WITHOUT_CHOICE[reason]}."
         elif decision is None or reason != decision.reason:
             return None
         else:

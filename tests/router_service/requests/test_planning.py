@@ -11,6 +11,7 @@ from router_service.apis.usage import Usage
 from router_service.core.reasons import Reason
 from router_service.policies.costs import Price
 from router_service.requests.candidates import answer_cost_usd
+from router_service.requests.call import Call
 from router_service.requests.parsing import Endpoint, parse_request, unrouted
 from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
@@ -149,3 +150,8 @@ def test_session_of_a_coding_agent_has_the_cheapest_model_that_solves_as_many_ta
     plan = planner.prepare(parse_request(CHAT, body(**fields)), headers)
     assert (plan.models[0].name if plan.reason is Reason.SESSION else None) == first
     assert bool(plan.arms) == (first is None)
+    if first is not None:
+        call = Call("dec_1", "req_1", 0.0)
+        call.begin(plan)
+        why = dict(call.decision_headers())[b"x-switchcraft-why"].decode()
+        assert why.startswith(f"{first}: it answers coding agents' sessions")
