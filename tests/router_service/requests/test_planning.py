@@ -10,8 +10,8 @@ from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import Usage
 from router_service.core.reasons import Reason
 from router_service.policies.costs import Price
-from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.call import Call
+from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.parsing import Endpoint, parse_request, unrouted
 from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
