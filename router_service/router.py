@@ -370,8 +370,8 @@ class Router:
 
     def is_unfamiliar(self, prediction: Prediction) -> bool:
         """Return whether a request is unlike those that the router was measured on."""
-        known, familiarity = self._familiarity, prediction.familiarity
-        return known is not None and familiarity is not None and familiarity < known.spec.limit
+        known, familiarity = self.artifact.manifest.familiarity, prediction.familiarity
+        return known is not None and familiarity is not None and familiarity < known.limit
 
     def next_step(
         self, question: Question, prediction: Prediction, state: VerificationState

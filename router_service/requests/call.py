@@ -232,8 +232,8 @@ class Call:
             candidate.usage = Usage(prompt_tokens, completion_tokens, is_estimated=True)
         lost_usd = 0.0
         for attempt in lost:
-            models = (*self.plan.models, candidate.model)
-            model = next(each for each in models if each.name == attempt.model)
+            named = (each for each in self.plan.models if each.name == attempt.model)
+            model = next(named, candidate.model)
             prompt = Usage(prompt_tokens, 0, is_estimated=True)
             attempt.lost_usd = answer_cost_usd(model, prompt, 0.0) or 0.0
             lost_usd += attempt.lost_usd

@@ -245,7 +245,6 @@ class Planner:
         is_verified = settings.unfamiliar == VERIFIED
         self._unfamiliar = BEST if is_verified and not can_verify else settings.unfamiliar
         self._unfamiliar_below = settings.unfamiliar_below
-        self._familiarity = router.artifact.manifest.familiarity
         self.exploration_share = settings.exploration_share
         self.risk = settings.risk
         self.labels = pool.labels
@@ -553,8 +552,8 @@ class Planner:
         training: what the router believes of a request that it cannot read must not decide which
         arm is asked first. What cannot be verified gets the most accurate arm.
         """
-        familiarity, spec = prediction.familiarity, self._familiarity
-        if spec is None or familiarity is None or familiarity >= spec.limit:
+        familiarity = prediction.familiarity
+        if familiarity is None or not self.router.is_unfamiliar(prediction):
             return
         plan.is_unfamiliar = True
         is_far = familiarity < self._unfamiliar_below

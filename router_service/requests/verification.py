@@ -108,7 +108,7 @@ class Verification:
         """Why the answer is not verified, if no candidate can be delivered."""
 
     async def run(self) -> Candidate | None:
-        """Return the accepted candidate, or None if there is none that can be delivered.
+        """Return the accepted candidate; None if no candidate can be delivered.
 
         Its answer is complete, or it is a stream of text, of which the rest has to be read. Raises
         the UpstreamError of a candidate after which no other model may be tried.

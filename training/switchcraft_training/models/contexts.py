@@ -118,7 +118,9 @@ class Wrapper:
     contexts: frozenset[Context] = EVERYTHING
     largest: bool = False
     """Whether the context has a size that agents often have, instead of a random one."""
-    _tools: list[tuple[dict[str, Any], frozenset[str]]] = field(default_factory=list, repr=False)
+    _tools: list[tuple[dict[str, Any], frozenset[str]]] = field(
+        default_factory=list, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         """Collect the tools that may be added, each with the stems of what it is for."""
