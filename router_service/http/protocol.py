@@ -46,8 +46,6 @@ MAX_JOINED_BYTES = 64 * 1024
 """Longest body part that is joined with the response's head, so that one write sends both."""
 
 _END_OF_HEAD = b"\r\n\r\n"
-_STATUS_START = b"HTTP/1.1 "
-
 _log = logging.getLogger("switchcraft.server")
 
 
@@ -126,8 +124,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request; with too many connections, close an idle one."""
-        super().connection_made(CorkedTransport(cast("asyncio.Transport", transport)))
-        self._extensions: dict[str, Any] = {PART_WRITER: _ChunkWriter(self.transport, self.flow)}
+        super().connection_made(cast("asyncio.Transport", transport))
+        self._extensions: dict[str, Any] = {PART_WRITER: _ChunkWriter(self)}
         self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
         if len(self.connections) > self.shared.max_connections:
             self._make_room()
@@ -139,6 +137,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stop(name)
         self.shared.idle.pop(self, None)
         self._take_waiting()
+        self._extensions = {}  # which refer to this object
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -471,8 +470,13 @@ class _Cycle(RequestResponseCycle):
     """One request and its answer.
 
     It lasts until the client has read all but 64 KB of the answer, so that the answer's memory is
-    counted that long.
+    counted that long. The head leaves with the first part of the body, or else in the event loop's
+    next iteration. uvloop sends each write at once, so a write for the head alone would take a
+    seventh of a small request's processor time, and would wake the client twice.
     """
+
+    _head = b""
+    """The head of the answer until it is written."""
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - uvicorn's own
         """Send a part of the answer, and wait until the client has read most of it.
@@ -480,29 +484,66 @@ class _Cycle(RequestResponseCycle):
         uvicorn waits before it sends a part, not afterwards. So the memory of the last part would
         no longer be counted although the client has not read it.
         """
-        if message["type"] == "http.response.start" and not self.response_started:
-            if self.flow.write_paused or self.disconnected:
-                await super().send(message)
-            else:
-                self._send_head(message["status"], message.get("headers", ()))
-            return
-        body, more = message.get("body", b""), message.get("more_body", False)
-        # Parts, because uvicorn copies what it sends in chunks.
-        for start in range(0, len(body), HIGH_WATER_LIMIT) if len(body) > HIGH_WATER_LIMIT else ():
-            part = body[start : start + HIGH_WATER_LIMIT]
-            await super().send({"type": message["type"], "body": part, "more_body": True})
+        if self.flow.write_paused:
             await self._be_read()
-        await super().send(message if len(body) <= HIGH_WATER_LIMIT else message | {"body": b""})
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self._head = self._head_of(message["status"], message.get("headers", ()))
+            asyncio.get_running_loop().call_soon(self._write_head)
+            return
+        if self.response_complete:
+            raise RuntimeError("The application has sent a part after the end of its response.")
+        body, more = message.get("body", b""), message.get("more_body", False)
+        position = 0
+        while len(body) - position > HIGH_WATER_LIMIT:
+            self.write_part(body[position : position + HIGH_WATER_LIMIT])
+            position += HIGH_WATER_LIMIT
+            await self._be_read()
+            if self.disconnected:
+                return
+        self.write_part(body[position:], is_last=not more)
         if more:
             await self._be_read()
+            return
+        if self.expected_content_length:
+            raise RuntimeError("The response is shorter than its content-length.")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
     async def _be_read(self) -> None:
         """Wait until the client has read all but 64 KB."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
 
-    def _send_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Send the status and the headers, as uvicorn does, but check all headers together."""
+    def write_part(self, part: bytes, *, is_last: bool = False) -> None:
+        """Write a part of the body without a wait, and the head before it if it waits."""
+        if self.scope["method"] == "HEAD":
+            part, self.expected_content_length = b"", 0
+        elif self.chunked_encoding:
+            part = b"%x\r\n%b\r\n" % (len(part), part) if part else b""
+            part += b"0\r\n\r\n" if is_last else b""
+        else:
+            self.expected_content_length -= len(part)
+            if self.expected_content_length < 0:
+                raise RuntimeError("The response is longer than its content-length.")
+        if len(part) > MAX_JOINED_BYTES:
+            self._write_head()
+        head, self._head = self._head, b""
+        if head or part:
+            self.transport.write(head + part)
+
+    def _write_head(self) -> None:
+        """Write the head if it waits."""
+        head, self._head = self._head, b""
+        if head and not self.transport.is_closing():
+            self.transport.write(head)
+
+    def _head_of(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """Return the status line and the headers, as uvicorn does, but check them together."""
         self.response_started, self.waiting_for_100_continue = True, False
         headers = [(name.lower(), value) for name, value in (*self.default_headers, *headers)]
         names = [name for name, _ in headers]
@@ -527,89 +568,23 @@ class _Cycle(RequestResponseCycle):
             self.keep_alive = False
         elif not self.keep_alive:
             lines.append(b"connection: close")
-        self.transport.write(STATUS_LINE[status] + b"\r\n".join(lines) + b"\r\n\r\n")
+        return STATUS_LINE[status] + b"\r\n".join(lines) + b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _ChunkWriter(PartWriter):
     """Writer of parts of the current answer of a connection, which must be chunked."""
 
-    transport: asyncio.Transport
-    flow: FlowControl
+    protocol: BoundedProtocol
 
     @property
     def is_ready(self) -> bool:
         """Whether a part can be written now: the client is there, and has read all but 64 KB."""
-        return not (self.flow.write_paused or self.transport.is_closing())
+        return not (self.protocol.flow.write_paused or self.protocol.transport.is_closing())
 
     def write_part(self, part: bytes) -> None:
         """Write a part in one chunk."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
-
-
-class CorkedTransport(asyncio.Transport):
-    """Transport that delays a response's head, to send it together with the body.
-
-    The delay ends in the loop's next iteration at the latest. The server writes head and body
-    separately, and uvloop sends each write at once, which takes two system calls and wakes the
-    client twice. Joining the writes saves a seventh of a small request's CPU time.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        """Wrap a transport."""
-        super().__init__()
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._head = b""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write data, or delay it if it looks like the head of a response."""
-        if self._head and len(data) <= MAX_JOINED_BYTES:
-            head, self._head = self._head, b""
-            self._transport.write(head + bytes(data))
-        elif self._head:
-            self._uncork()
-            self._transport.write(data)
-        elif bytes(data[: len(_STATUS_START)]) == _STATUS_START:
-            self._head = bytes(data)
-            self._loop.call_soon(self._uncork)
-        else:
-            self._transport.write(data)
-
-    def _uncork(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
-
-    def close(self) -> None:
-        """Write the delayed data, and close."""
-        self._uncork()
-        self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once; delayed data is lost."""
-        self._head = b""
-        self._transport.abort()
-
-    def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that are not sent yet."""
-        return len(self._head) + self._transport.get_write_buffer_size()
-
-    def is_closing(self) -> bool:
-        """Return whether the transport is closed, or about to be."""
-        return self._transport.is_closing()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
-        """Return information about the connection."""
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        """Stop reading."""
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Continue reading."""
-        self._transport.resume_reading()
+        self.protocol.cycle.write_part(part)
 
 
 def protocol_with_limits(limits: ConnectionLimits) -> type[BoundedProtocol]:

@@ -114,6 +114,8 @@ class BodyTemplate:
     """The body as the client sent it."""
     spans: tuple[tuple[int, int], ...]
     """Start and end of the parts before, between and after the names of the model."""
+    size_bytes: int
+    """The body's length without the names of the model."""
     _fields: Mapping[str, Json] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -129,7 +131,9 @@ class BodyTemplate:
         for _, start, next_end in top_level(_MODEL, body):
             spans.append((end, start))
             end = next_end
-        return cls(body, (*spans, (end, len(body))), fields)
+        spans.append((end, len(body)))
+        size_bytes = sum([end - start for start, end in spans])
+        return cls(body, tuple(spans), size_bytes, fields)
 
     @property
     def fields(self) -> Mapping[str, Json]:
@@ -148,11 +152,6 @@ class BodyTemplate:
         """Free the decoded body, which takes several times the memory of the body."""
         self._fields = None
 
-    @property
-    def size_bytes(self) -> int:
-        """The body's length without the names of the model."""
-        return sum(end - start for start, end in self.spans)
-
     def with_model(self, model: str) -> bytes:
         """Return the body with `model` as its top-level model."""
         view = memoryview(self.body)
@@ -168,6 +167,7 @@ class BodyTemplate:
             yield from pattern.findall(self.body, *span)
 
 
+@lru_cache(maxsize=1000)
 def may_be_repeated(path: str) -> bool:
     """Return whether an endpoint only computes an answer, so that repetition doubles only the cost.
 

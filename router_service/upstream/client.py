@@ -240,6 +240,8 @@ class UpstreamAnswer:
                 part = redactor.feed(part)
             if part:
                 yield part
+            if self.has_arrived:
+                break
         if redactor is not None and (rest := redactor.end()):
             yield rest
 

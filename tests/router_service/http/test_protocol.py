@@ -18,7 +18,6 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.http.protocol import (
     ConnectionLimits,
-    CorkedTransport,
     protocol_with_limits,
 )
 from tests.serving import WAIT_S, served, wait_for
@@ -256,44 +255,3 @@ def test_connection_gets_503_without_idle_ones(echo: Echo) -> None:
                 assert refusal(read_all(connection)) == (503, "overloaded")
             echo.go_on.set()
             assert busy.recv(1000).endswith(b"ok")
-
-
-class Wire(asyncio.Transport):
-    """Transport that records each write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[bytes] = []
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Record the data."""
-        self.writes.append(bytes(data))
-
-    def get_write_buffer_size(self) -> int:
-        """Return that all data is sent."""
-        return 0
-
-    def close(self) -> None:
-        """Record the call."""
-        self.writes.append(b"closed")
-
-    def abort(self) -> None:
-        """Record the call."""
-        self.writes.append(b"aborted")
-
-
-HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
-
-
-def test_head_is_written_with_first_part() -> None:
-    """Head and first part are one write; later parts are written at once."""
-
-    async def answer() -> list[bytes]:
-        wire = Wire()
-        corked = CorkedTransport(wire)
-        for data in (HEAD, b"a", b"b", HEAD, b"c"):
-            corked.write(data)
-        await asyncio.sleep(0)
-        return wire.writes
-
-    assert asyncio.run(answer()) == [HEAD + b"a", b"b", HEAD + b"c"]
