@@ -584,7 +584,7 @@ class _ChunkWriter(PartWriter):
 
     def write_part(self, part: bytes) -> None:
         """Write a part in one chunk."""
-        self.protocol.cycle.write_part(part)
+        cast("_Cycle", self.protocol.cycle).write_part(part)
 
 
 def protocol_with_limits(limits: ConnectionLimits) -> type[BoundedProtocol]:
