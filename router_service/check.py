@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
+import ssl
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -106,12 +108,14 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
             log_warnings(settings.server.shared_store)
         yield from _notes("keys", warnings)
     notes: list[str] = []
+    names: list[str] = []
     with _warnings() as warnings:
-        found = [*_checked("router", lambda: _describe_router(settings, notes))]
+        found = [*_checked("router", lambda: _describe_router(settings, notes, names))]
     if "model_list" in wrong:  # it is unknown what the router would do with the missing models
         yield from (each for each in found if each.status is Status.FAILED)
     else:
         yield from (*found, *_notes("router", warnings), *_notes("router", notes))
+        yield from (Finding("names", Status.OK, text) for text in names)
     yield from _check_surroundings(settings, wrong)
     if asks:
         yield from asyncio.run(_ask(deployments))
@@ -163,10 +167,11 @@ def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
         yield Finding(subject, Status.FAILED, str(exc))
 
 
-def _describe_router(settings: Settings, notes: list[str]) -> str:
+def _describe_router(settings: Settings, notes: list[str], names: list[str]) -> str:
     """Load the router as a gateway does, and return which arms it can choose.
 
-    Adds what operators should know about the device and the pool to `notes`.
+    Adds what operators should know about the device and the pool to `notes`, and which names
+    clients may use to `names`.
     """
     if not (settings.has_models or settings.unreadable_models):  # a sandbox answers for all arms
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
@@ -174,7 +179,10 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
     router, publication = load_first_router(settings, EngineBuilder(announces=False))
     manifest = router.artifact.manifest
     pool = Pool.build(settings, manifest)
-    make_planner(settings, router, pool)
+    planner = make_planner(settings, router, pool)
+    aliases = {**settings.aliases, **settings.router.known_aliases}
+    answered = "".join(f"; {alias} means {target}" for alias, target in aliases.items())
+    names.append(f"clients may name {', '.join(planner.names)}{answered}")
     if router.execution.warning:
         notes.append(router.execution.warning)
     notes += [line for note in pool_notes(pool, router.measured_prices) for line in note.lines]
@@ -236,18 +244,53 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
                 async for part in answer.chunks():
                     start += part[: MAX_ERROR_BYTES - len(start)]
         except SwitchcraftError as exc:
-            reason = exc.__cause__ if isinstance(exc.__cause__, CredentialsError) else exc
-            return Finding(subject, Status.FAILED, f"{reason} Address: {deployment.base_url}")
+            detail = f"{_why_unanswered(exc)} Address: {deployment.base_url}"
+            return Finding(subject, Status.FAILED, detail)
         if answer.status < 400:
             return Finding(subject, Status.OK, f"answered with status {answer.status}")
         said = " ".join(start.decode(errors="replace").split())
         detail = f"{deployment.base_url} answered with status {answer.status}: {said}"
+        advice = _ADVICE.get(answer.status)
+        detail += "" if advice is None else f". {advice}"
         return Finding(subject, Status.FAILED, detail)
 
     try:
         return list(await asyncio.gather(*(ask(*pair) for pair in deployments)))
     finally:
         await client.aclose()
+
+
+_ADVICE = {
+    401: "Check api_key: the server does not accept it",
+    403: "Check api_key: the server does not allow it this model",
+    404: "Check the model's name at the provider, and whether api_base ends as the provider says",
+}
+"""What to do after an error status."""
+
+
+def _why_unanswered(error: SwitchcraftError) -> str:
+    """Return why a deployment did not answer, and what to do."""
+    cause: BaseException | None = error.__cause__
+    while cause is not None and not isinstance(cause, (CredentialsError, OSError)):
+        cause = cause.__cause__ or cause.__context__
+    match cause:
+        case socket.gaierror():
+            text = "The name of the host is unknown. Check api_base, and the DNS of this machine."
+        case ssl.SSLError():
+            text = (
+                f"TLS failed: {getattr(cause, 'verify_message', None) or cause.reason}. Check that"
+                " the server speaks https, and that this machine trusts its certificate."
+            )
+        case ConnectionRefusedError():
+            text = "Nothing listens there: the connection was refused. Start the server, or check"
+            text += " api_base."
+        case TimeoutError():
+            text = f"{error} Its limit is in timeouts; a firewall may drop the packets."
+        case OSError():
+            text = f"The connection failed: {cause.strerror or cause}. Check api_base."
+        case _:
+            text = str(error if cause is None else cause)
+    return text
 
 
 @contextmanager

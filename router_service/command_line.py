@@ -59,7 +59,7 @@ def read_command(
     try:
         command, bound, _ = app.parse_args(arguments)
     except CycloptsError as exc:
-        problem = str(exc).rstrip(".")
+        problem = str(exc).rstrip(".").replace(", , ", ", ").removesuffix(", ")
         if isinstance(exc, MissingArgumentError) and exc.argument and exc.keyword is None:
             variables = exc.argument.parameter.env_var or ()
             problem = f"{exc.argument.name} is missing"

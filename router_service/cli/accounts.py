@@ -195,6 +195,7 @@ def create_key(
     from router_service.access.specs import NewKey
 
     spec = _build(NewKey, {"name": name, **_given(options)})
+    _warn_of_unknown_models(config, spec.models)
     with _open_accounts(config) as accounts:
         if hash_ is None:
             _print_secret(accounts.create_key(spec), as_json=json)
@@ -268,6 +269,7 @@ def edit_key(
     from router_service.access.specs import KeyChange
 
     change = _build(KeyChange, _given(options) | _removed(remove))
+    _warn_of_unknown_models(config, change.models)
     with _open_accounts(config) as accounts:
         _print_fields(accounts.change_key(name, change), as_json=json)
 
@@ -407,6 +409,33 @@ def delete_team(name: Name, /, *, config: Config = None) -> None:
 # What commands have in common.
 
 
+def _warn_of_unknown_models(config: Path | None, models: Iterable[str] | None) -> None:
+    """Print a warning if a key may use models that the configuration does not have.
+
+    That is no error, because the models may be configured later.
+    """
+    from router_service.settings import match_wildcard, read_settings
+
+    settings = read_settings(config)
+    if not (models and settings.has_models):
+        return
+    router = settings.router.model_name
+    known = [model.name for model in settings.models]
+    known += [*settings.aliases, *settings.router.known_aliases, router, f"{router}:*"]
+    known += [wildcard.pattern for wildcard in settings.wildcards]
+    unknown = [
+        name
+        for name in models
+        if name not in known and all(match_wildcard(each, name) is None for each in known)
+    ]
+    if unknown:
+        print(
+            f"switchcraft: warning: {settings.source} has no model {', '.join(unknown)}; it has"
+            f" {', '.join(known)}",
+            file=sys.stderr,
+        )
+
+
 @contextmanager
 def _open_accounts(config: Path | None) -> Iterator[Accounts]:
     """Yield the accounts of the configuration's database, whose tables are created if missing."""
@@ -506,7 +535,7 @@ def _describe_budget(budget: BudgetView | None) -> str:
     if budget is None:
         return ""
     period = "in total" if budget.resets is None else f"a {budget.period}"
-    end = "" if budget.ends_by is None else f", ends {_date(budget.ends_by)}"
+    end = "" if budget.ends_by is None else f", used up by about {_date(budget.ends_by)}"
     return f"{_usd(budget.spent_usd)} of {_usd(budget.usd)} USD {period}{end}"
 
 

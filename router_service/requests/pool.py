@@ -15,7 +15,14 @@ from router_service.policies.caching import ArmTerms, cache_rule
 from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
 from router_service.prices import Listing, look_up, look_up_id, look_up_name
-from router_service.requests.mapping import ArmMapping, Basis, instead_of, map_models
+from router_service.requests.mapping import (
+    ArmIds,
+    ArmMapping,
+    Basis,
+    identify,
+    instead_of,
+    map_models,
+)
 from router_service.requests.parsing import ParsedRequest
 from router_service.settings import Deployment, Model, Settings, match_wildcard
 from router_service.store.records import UpstreamObject
@@ -395,6 +402,11 @@ def _priced_models(
     for arm, name in mapping.models.items():
         if mapping.bases[arm] is not Basis.STAND_IN:
             profiled.setdefault(name, manifest.profile[arm].price)
+    ids = ArmIds(manifest.stands_for)
+    for model in settings.models:  # the same model at another address costs the same
+        identity = identify(model, ids)
+        if identity.arm in mapping.models and identity.is_routable:
+            profiled.setdefault(model.name, manifest.profile[identity.arm].price)
     models = tuple(_with_listing(model, profiled.get(model.name)) for model in settings.models)
     unpriced = [model.name for model in models if model.price is None]
     if unpriced and settings.router.unknown_prices == "refuse":

@@ -582,12 +582,13 @@ class RouterSettings(Frozen):
     `refuse`, startup fails. With `allow`, the cost of the model's answers is unknown, never 0."""
     model_name: Name = "switchcraft"
     """Model name that requests routing; a policy is appended as in `switchcraft:economy`."""
-    aliases: Mapping[Name, Name] | None = Field(
-        None, json_schema_extra={"x-default": "`claude-*: switchcraft`"}
+    aliases: Mapping[Name, Name | None] = Field(
+        default_factory=dict, json_schema_extra={"x-default": "`claude-*: switchcraft`"}
     )
     """Further model names, for clients that insist on their own: patterns such as
     `claude-*-haiku-*`, each with `switchcraft`, `switchcraft:economy` or a model of `model_list`.
-    The first pattern that matches counts. Names of models and LiteLLM's aliases come first."""
+    The first pattern that matches counts, and the default comes last; `claude-*: null` takes it
+    away. Names of models and LiteLLM's aliases come first."""
     pass_through: str | None = None
     """Model whose first deployment's upstream receives all requests under `/v1/` that the gateway
     does not serve itself, such as files and conversations. Without it they get status 404."""
@@ -609,8 +610,10 @@ class RouterSettings(Frozen):
 
     @property
     def known_aliases(self) -> Mapping[str, str]:
-        """The aliases, or without any setting the names that Anthropic's clients insist on."""
-        return {"claude-*": self.model_name} if self.aliases is None else self.aliases
+        """The aliases, and after them the default for the names that Anthropic's clients use."""
+        aliases = dict(self.aliases)
+        aliases.setdefault("claude-*", self.model_name)
+        return {pattern: target for pattern, target in aliases.items() if target is not None}
 
     @field_validator("forward_headers")
     @classmethod

@@ -226,3 +226,20 @@ def test_unreachable_database_is_an_error_without_its_password(
     assert output.out == ""
     assert "postgresql://127.0.0.1:9/keys" in output.err
     assert "hidden" not in output.err
+
+
+def test_unknown_models_of_a_key_are_a_warning(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key may name models that are configured later, so the key is created."""
+    del url
+    config = tmp_path / "gateway.yaml"
+    config.write_text(
+        "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k}}]\n"
+    )
+    names = "m claude-4 switchcraft:fast gpt-9".split()
+    command = ["keys", "create", "a", "--admin", "--config", str(config), "--models", *names]
+    assert main(command) == 0
+    output = capsys.readouterr()
+    assert "has no model gpt-9; it has m, " in output.err
+    assert output.out

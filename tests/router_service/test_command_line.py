@@ -98,3 +98,15 @@ def test_help_is_printed_without_required_options(
     shown, bound = read_command(app, (*command, flag))
     assert shown(*bound.args, **bound.kwargs) is None
     assert capsys.readouterr().out.startswith(f"Usage: {' '.join(('program', *command))}")
+
+
+def test_unknown_command_names_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line ends with the last command that has a name."""
+    app = create_command_line("program", "Program for tests.")
+    for name in "abcdefghij":
+        app.command(App(f"do-{name}"))
+    with pytest.raises(SystemExit):
+        read_command(app, ["undo"])
+    line = capsys.readouterr().err
+    assert "do-a" in line
+    assert ", ;" not in line

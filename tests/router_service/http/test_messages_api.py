@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import anthropic
@@ -165,6 +165,19 @@ def test_first_alias_that_matches_counts(sandbox: Sandbox) -> None:
     models = [answer.headers.get("x-switchcraft-model") for answer in answers]
     assert models == ["small", "large", "large", None] * 2
     assert answers[3].status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("aliases", "status"),
+    [({}, 200), ({"gpt-*": "small"}, 200), ({"claude-*": None}, 404), ({"claude-*": "small"}, 200)],
+)
+def test_own_aliases_keep_the_default(
+    aliases: Mapping[str, str | None], status: int, sandbox: Sandbox
+) -> None:
+    """Claude's names mean the router beside other aliases; null takes the default away."""
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
+    with gateway_client(settings, FakeRouter()) as http:
+        assert http.post(CHAT, json=BODY | {"model": "claude-x"}).status_code == status
 
 
 @pytest.mark.parametrize("target", ["unknown", "switchcraft:unknown"])
