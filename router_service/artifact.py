@@ -111,7 +111,10 @@ class Provenance(_Frozen):
 class Onboarding(_Frozen):
     """How an arm joined the artifact without retraining, and how uncertain its values are."""
 
-    answers: int = Field(ge=1, description="Answers of the arm that its values were learned from.")
+    answers: int = Field(
+        ge=0,
+        description="Answers of the arm that its values were learned from; 0 if they are assumed.",
+    )
     models: int = Field(ge=1, description="Recorded models that it was compared with.")
     accuracy: Measure = Field(description="Estimated share of correct answers to all `n` queries.")
     probability_stderr: float = Field(
@@ -313,6 +316,12 @@ class Manifest(_Frozen):
         return {arm: rates[arm] for arm in self.arms if arm in rates}
 
     @property
+    def measured_arms(self) -> tuple[str, ...]:
+        """The arms of which answers are known; the others have been added by a gateway."""
+        assumed = {arm for arm, facts in self.onboarded.items() if not facts.answers}
+        return tuple(arm for arm in self.arms if arm not in assumed)
+
+    @property
     def best_single_accuracy(self) -> Measure | None:
         """Accuracy of the best single model, if it was measured."""
         return self.metrics.get("best_single_accuracy")
@@ -423,7 +432,7 @@ class Artifact:
         canaries = list(self.canaries(device))
         rows = predict([canary.conversation for canary in canaries])
         for number, (canary, row) in enumerate(zip(canaries, rows, strict=True), start=1):
-            for arm, got in zip(self.manifest.arms, row, strict=True):
+            for arm, got in zip(self.manifest.measured_arms, row, strict=True):
                 wanted = canary.probabilities[arm]
                 # In this form, the condition is true if the probability is NaN.
                 if not abs(got - wanted) <= self.manifest.canary_tolerance:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ from router_service.policies.costs import Price
 from router_service.policies.exploration import explore
 from router_service.policies.names import DEFAULT
 from router_service.policies.registry import choose_once
+from router_service.policies.threshold import Threshold
 from router_service.policies.verified import VERIFIED, Verified, is_verified
 from router_service.predictor.familiarity import Familiarity
 from router_service.predictor.model import Classifier, Execution, Graph, has_cuda
@@ -122,8 +123,8 @@ class Prediction:
     """The model's output for one conversation, and the features of its input."""
 
     probabilities: tuple[float, ...]
-    """Probability of a correct answer, for all arms of the artifact in its order. For unfamiliar
-    requests, they are shrunk towards the arms' base rates."""
+    """Probability of a correct answer, for all measured arms of the artifact in its order. For
+    unfamiliar requests, they are shrunk towards the arms' base rates."""
     features: tuple[float, ...]
     packed_tokens: int
     p_no_call: float | None = None
@@ -195,24 +196,24 @@ class Router:
         )
         same_model = [r for r in relatives if r._model == self._model]
         costs_usd = manifest.costs_usd(prices)
-        self._costs_usd = [costs_usd[column] for column in self._columns]
-        self._cost_of_arm_usd = dict(zip(self.arms, self._costs_usd, strict=True))
+        cost_of_arm_usd = dict(zip(manifest.arms, costs_usd, strict=True))
+        self._cost_of_arm_usd = {arm: cost_of_arm_usd[arm] for arm in self.arms}
         self._column_of_arm = {arm: column for column, arm in enumerate(manifest.arms)}
         self._all_costs_usd = np.full(len(manifest.arms), math.inf)
         """Costs of all of the artifact's arms; infinite for those that are not in the pool."""
-        self._all_costs_usd[self._columns] = self._costs_usd
+        self._all_costs_usd[self._columns] = [*self._cost_of_arm_usd.values()]
         self._seconds_of_arm = {arm: usage.seconds for arm, usage in manifest.profile.items()}
         self._seconds = np.array([self._seconds_of_arm[arm] for arm in manifest.arms])
         # The graph and the figures of a pool take 0.1 s each, so a thread loads the graph.
         with ThreadPoolExecutor(1) as thread:
             loading = None if same_model else thread.submit(Graph, path, device=self._device)
-            # The manifest's figures are those of all arms at their profiled prices.
-            if len(self._columns) < len(manifest.arms) or costs_usd != manifest.costs_usd():
+            # The manifest's figures are those of all measured arms at their profiled prices.
+            if not chosen.issuperset(manifest.measured_arms) or costs_usd != manifest.costs_usd():
                 self.artifact = describe_pool(artifact, self.arms, prices or {})
             graph = same_model[0]._classifier.graph if loading is None else loading.result()
         self._classifier: Classifier = Classifier(
             path,
-            arms=len(manifest.arms),
+            arms=len(manifest.measured_arms),
             calibration=manifest.calibration,
             device=self._device,
             graph=graph,
@@ -223,8 +224,9 @@ class Router:
         known = manifest.familiarity
         features = manifest.packing.features
         self._familiarity = None if known is None else Familiarity(known, features)
-        self._base_rates = tuple(manifest.base_rates.values())
         self._verifier, self._verifier_of_unfamiliar = _load_verifiers(artifact)
+        if self.unmeasured:  # the other verifier reads what the router expects of each arm
+            self._verifier = self._verifier_of_unfamiliar
         manifest = self.artifact.manifest
         # Agents ask for the same goal with every request, and finding its rule takes 0.2 ms.
         verified = partial(served_points, self.artifact)
@@ -241,6 +243,21 @@ class Router:
         self._predictions: Cache[tuple[tuple[Turn, ...], object], Prediction] = (
             same_predictions[0]._predictions if same_predictions else Cache(PREDICTIONS_BYTES)
         )
+
+    @cached_property
+    def base_rates(self) -> tuple[float, ...]:
+        """Share of correct answers of each measured arm of the artifact."""
+        rates = self.artifact.manifest.base_rates
+        return tuple(rates[arm] for arm in self.artifact.manifest.measured_arms if arm in rates)
+
+    @cached_property
+    def unmeasured(self) -> Mapping[str, float]:
+        """The arms of which no answer is known, with their assumed accuracies.
+
+        They are the artifact's last ones, and take part in verified answers only.
+        """
+        facts = self.artifact.manifest.onboarded.items()
+        return {arm: each.accuracy.value for arm, each in facts if not each.answers}
 
     @classmethod
     def load(cls, path: Path | str = SHIPPED) -> Router:
@@ -326,7 +343,7 @@ class Router:
         familiarity: float | None = None
         if self._familiarity is not None:
             familiarity = self._familiarity.of(packed.features)
-            row = self._familiarity.shrink(row, self._base_rates, familiarity)
+            row = self._familiarity.shrink(row, self.base_rates, familiarity)
         prediction = Prediction(
             tuple(row),
             packed.features,
@@ -355,17 +372,36 @@ class Router:
         """Return the decision that a policy makes from a prediction; takes some 0.03 ms.
 
         By default, `policy` is the artifact's policy that chooses once, and `arms` are all of the
-        router's arms. `floor` is the probability that the arm must reach, if any arm does.
+        router's arms. `floor` is the probability that the arm must reach, if any arm does. Arms
+        that are not measured come last; the most accurate one is chosen if there are no others.
         """
-        indexes = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
-        return decide_among(
-            [self.arms[index] for index in indexes],
-            [prediction.probabilities[self._columns[index]] for index in indexes],
-            [self._costs_usd[index] for index in indexes],
-            policy or self.artifact.manifest.choose_once.rule,
-            prediction,
-            is_unread=bool(conversation.unread),
-            floor=floor,
+        policy = policy or self.artifact.manifest.choose_once.rule
+        able = [arm for arm in self.arms if arms is None or arm in arms]
+        assumed = [arm for arm in able if arm in self.unmeasured]
+        probabilities = (*prediction.probabilities, *self.unmeasured.values())
+
+        def decide(arms: Sequence[str], policy: Policy) -> Decision:
+            return decide_among(
+                arms,
+                [probabilities[self._column_of_arm[arm]] for arm in arms],
+                [self._cost_of_arm_usd[arm] for arm in arms],
+                policy,
+                prediction,
+                is_unread=bool(conversation.unread),
+                floor=floor,
+            )
+
+        if not assumed:
+            return decide(able, policy)
+        last = decide(assumed, Threshold(1.0))
+        if len(assumed) == len(able):
+            return last
+        decision = decide([arm for arm in able if arm not in assumed], policy)
+        return replace(
+            decision,
+            probabilities={**decision.probabilities, **last.probabilities},
+            cost_usd={**decision.cost_usd, **last.cost_usd},
+            ranking=(*decision.ranking, *last.ranking),
         )
 
     def is_unfamiliar(self, prediction: Prediction) -> bool:

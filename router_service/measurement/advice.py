@@ -129,7 +129,7 @@ class _Queries:
     def __init__(
         self, held_out: HeldOut, simulation: Simulation | None, manifest: Manifest, rows: Columns
     ) -> None:
-        prices = [manifest.profile[arm].price for arm in manifest.arms]
+        prices = [manifest.profile[arm].price for arm in manifest.measured_arms]
         self.rows = rows
         self.correct = held_out.correct[rows]
         self.cost_usd = held_out.recorded_costs_usd(prices)[rows]
@@ -193,8 +193,8 @@ def advise(
         raise ArtifactError(path, "is missing, and advice needs held-out predictions")
     held_out, judged = HeldOut.read(path), read_judgements(path)
     verifier = manifest.verifier
-    available = set(artifact.pool or manifest.arms) if arms is None else set(arms)
-    columns = tuple(c for c, arm in enumerate(manifest.arms) if arm in available)
+    available = set(artifact.pool or manifest.measured_arms) if arms is None else set(arms)
+    columns = tuple(c for c, arm in enumerate(manifest.measured_arms) if arm in available)
     limits = _Limits(max_models, max_providers, _providers(manifest, columns, max_providers))
 
     def queries(rows: Columns) -> _Queries:
@@ -224,8 +224,8 @@ def advise(
     efficient = [figures[trial] for trial, again in measured.items() if again in kept]
     return Advice(
         artifact=manifest.name,
-        arms=tuple(manifest.arms[column] for column in columns),
-        best_single=manifest.arms[best],
+        arms=tuple(manifest.measured_arms[column] for column in columns),
+        best_single=manifest.measured_arms[best],
         queries=len(is_searched),
         searched=int(is_searched.sum()),
         pools=len({trial.columns for trial in trials}),
@@ -251,7 +251,7 @@ def arms_of(artifact: Artifact, names: Iterable[str]) -> tuple[str, ...]:
     An id may lack its provider. Raises ConfigError for a name that is neither.
     """
     manifest = artifact.manifest
-    known = {arm: arm for arm in artifact.pool or manifest.arms}
+    known = {arm: arm for arm in artifact.pool or manifest.measured_arms}
     for arm, ids in manifest.stands_for.items():
         if arm in known:
             for name in ids:
@@ -259,7 +259,9 @@ def arms_of(artifact: Artifact, names: Iterable[str]) -> tuple[str, ...]:
                 known.setdefault(name.partition("/")[2] or name, arm)
     names = tuple(names)
     if unknown := [name for name in names if name not in known]:
-        problem = f"no figures for this model; there are figures for {', '.join(manifest.arms)}"
+        problem = (
+            f"no figures for this model; there are figures for {', '.join(manifest.measured_arms)}"
+        )
         raise ConfigError(manifest.name, unknown[0], problem)
     return tuple(dict.fromkeys(known[name] for name in names))
 
@@ -303,7 +305,7 @@ def _providers(
     if max_providers is None:
         return found
     for column in columns:
-        arm = manifest.arms[column]
+        arm = manifest.measured_arms[column]
         ids = [name for name in manifest.stands_for.get(arm, ()) if "/" in name]
         if not ids:
             problem = f"the artifact does not say which provider serves {arm}"
@@ -388,7 +390,7 @@ def _figures(
         return_freed()
     return {
         trial: PoolFigures(
-            arms=tuple(manifest.arms[column] for column in trial.columns),
+            arms=tuple(manifest.measured_arms[column] for column in trial.columns),
             kind=trial.kind,
             point=entry.point,
         )

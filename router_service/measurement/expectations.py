@@ -195,7 +195,7 @@ def measure_errors(artifact: Artifact, baseline_arm: str) -> EstimateErrors | No
     same errors. Raises ArtifactError if the file cannot be read.
     """
     manifest = artifact.manifest
-    pool = manifest.arms if artifact.pool is None else artifact.pool
+    pool = manifest.measured_arms if artifact.pool is None else artifact.pool
     if HELD_OUT not in manifest.files or baseline_arm not in pool:
         return None
     with _MEASURING:  # A second caller waits for the first one's errors.
@@ -204,7 +204,7 @@ def measure_errors(artifact: Artifact, baseline_arm: str) -> EstimateErrors | No
             manifest.files[HELD_OUT],
             tuple(manifest.arms.index(arm) for arm in pool),
             pool.index(baseline_arm),
-            tuple(manifest.profile[arm].price for arm in manifest.arms),
+            tuple(manifest.profile[arm].price for arm in manifest.measured_arms),
             named_floors(manifest),
             () if manifest.verifier is None else manifest.verifier.gain_features,
         )

@@ -265,16 +265,14 @@ def describe_pool(
         "estimated_arms": (),
     }
     path = artifact.directory / HELD_OUT
-    if HELD_OUT in manifest.files:
-        columns = tuple(column for column, arm in enumerate(manifest.arms) if arm in arms)
+    pool = tuple(arm for arm in manifest.measured_arms if arm in arms)
+    if HELD_OUT in manifest.files and pool:
+        columns = tuple(c for c, arm in enumerate(manifest.measured_arms) if arm in arms)
         listed = tuple(profile[manifest.arms[column]].price for column in columns)
         policies = tuple({**manifest.policies, **manifest.policy_goals}.items())
         figures = _measure_pool(path, manifest.files[HELD_OUT], columns, listed, policies)
         changed |= {name: getattr(figures, name) for name in ("frontier", "metrics", "policies")}
-        changed["estimated_arms"] = tuple(
-            arm for arm in manifest.arms if arm in arms and arm in manifest.onboarded
-        )
-    pool = tuple(arm for arm in manifest.arms if arm in arms)
+        changed["estimated_arms"] = tuple(arm for arm in pool if arm in manifest.onboarded)
     return replace(artifact, manifest=manifest.model_copy(update=changed), pool=pool)
 
 
@@ -310,7 +308,7 @@ def _both_points(artifact: Artifact) -> tuple[tuple[FrontierPoint, ...], tuple[F
             artifact.directory / HELD_OUT,
             manifest.files[HELD_OUT],
             tuple(manifest.arms.index(arm) for arm in artifact.pool),
-            tuple(manifest.profile[arm].price for arm in manifest.arms),
+            tuple(manifest.profile[arm].price for arm in manifest.measured_arms),
             named_floors(manifest),
             manifest.verifier.gain_features,
         )
@@ -400,7 +398,7 @@ def single_accuracies(artifact: Artifact) -> Mapping[str, Measure]:
         return {}
     measures = _single_measures(artifact.directory / HELD_OUT, manifest.files[HELD_OUT])
     estimated = {arm: facts.accuracy for arm, facts in manifest.onboarded.items()}
-    return dict(zip(manifest.arms, measures, strict=True)) | estimated
+    return dict(zip(manifest.measured_arms, measures, strict=True)) | estimated
 
 
 @lru_cache(maxsize=8)

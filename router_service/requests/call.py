@@ -35,6 +35,7 @@ from router_service.upstream.translation import Translation
 from router_service.verifier.steps import UnverifiedReason
 
 UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
+UNMEASURED_NOTE = "The router has not measured this model and estimates its accuracy by its price."
 
 
 @dataclass(slots=True)
@@ -318,5 +319,7 @@ class Call:
                 decision.cost_usd,
                 self.plan.planner.labels,
             ).sentence
+        if accepted.arm in self.plan.planner.router.unmeasured:
+            sentence = f"{sentence} {UNMEASURED_NOTE}"
         is_uncertain = self.plan.is_unfamiliar and reason != Reason.UNFAMILIAR
         return f"{sentence} {UNFAMILIAR_NOTE}" if is_uncertain else sentence

@@ -56,6 +56,8 @@ class Basis(StrEnum):
     """`router.arms` says so, and no id contradicts it."""
     STAND_IN = "stand_in"
     """`router.stand_ins` says so: the model is not the measured one."""
+    ESTIMATED = "estimated"
+    """No arm stands for the model, so it has one of its own, whose figures are estimates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class UnroutedModel:
     reason: str
     remedy: str
     """How the model can be routed to."""
+    is_unknown: bool = False
+    """Whether the artifact has not measured the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class _Mapper:
     def __init__(self, settings: Settings, manifest: Manifest) -> None:
         self._settings = settings
         self._arms = manifest.arms
+        self._estimated = {*manifest.arms} - {*manifest.measured_arms}
         # A sandbox answers for any model.
         self._stands_for = {} if settings.is_sandbox else manifest.stands_for
         self._ids = ArmIds(self._stands_for)
@@ -186,6 +191,8 @@ class _Mapper:
 
     def _own_model(self, arm: str, taken: set[str]) -> tuple[str, Basis] | None:
         """Return the first model that serves an arm without being told to."""
+        if arm in self._estimated:
+            return (arm, Basis.ESTIMATED) if arm in self._models else None
         if arm not in self._stands_for:
             if arm in self._named:
                 return self._named[arm].name, Basis.NAME
@@ -211,7 +218,8 @@ class _Mapper:
             identity = self._identities[model.name]
             if identity.is_routable and identity.arm in kept_out:
                 continue  # as the operator wants it
-            yield UnroutedModel(model.name, *self._why_unrouted(model, models))
+            is_unknown = identity.arm is None or identity.obstacle is not None
+            yield UnroutedModel(model.name, *self._why_unrouted(model, models), is_unknown)
 
     def _why_unrouted(self, model: Model, models: Mapping[str, str]) -> tuple[str, str]:
         """Return the reason and the remedy."""

@@ -578,8 +578,7 @@ class Planner:
         self._set_policy(plan, policy)
         plan.unverified = plan.unverified or unverifiable
         if plan.verified is not None:
-            base_rates = tuple(self.router.artifact.manifest.base_rates.values())
-            plan.prediction = replace(prediction, probabilities=base_rates)
+            plan.prediction = replace(prediction, probabilities=self.router.base_rates)
 
     def _within_budget(
         self,
@@ -608,8 +607,10 @@ class Planner:
         """Choose an arm by the plan's policy."""
         conversation = plan.request.conversation
         floor = self.risk.min_probability(plan.risk)
-        policy = plan.choosing_rule
-        decision = self.router.choose(conversation, prediction, policy, plan.arms, floor=floor)
+        policy, arms = plan.choosing_rule, plan.arms
+        if plan.verified is None:
+            arms = arms - self.router.unmeasured.keys() or arms
+        decision = self.router.choose(conversation, prediction, policy, arms, floor=floor)
         if plan.policy is MOST_ACCURATE and decision.reason not in {Reason.RISK, Reason.UNREAD}:
             decision = self._most_accurate(decision, floor)
         if plan.conversation is not None:

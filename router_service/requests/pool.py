@@ -16,6 +16,7 @@ from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
 from router_service.prices import Listing, look_up, look_up_id, look_up_name
 from router_service.requests.mapping import (
+    ONBOARD,
     ArmIds,
     ArmMapping,
     Basis,
@@ -149,23 +150,28 @@ class Pool:
             priced = _priced_models(settings, mapping, manifest)
         models = PoolModels(_by_name(priced, settings), settings, _with_listing)
         by_field: dict[str, Model | None] = {}
-        for field_name in ("chat_model", "pass_through", "baseline_model"):
+        for field_name in ("chat_model", "pass_through", "baseline_model", "last_resort"):
             with errors.collecting():
                 by_field[field_name] = _model_named_by(settings, models, field_name)
         errors.raise_any()
         by_arm = {arm: models[name] for arm, name in mapping.models.items()}
         named = by_field["chat_model"]
         chat_models = [] if named is None else [named, *(models[n] for n in named.fallbacks)]
-        costs_usd = manifest.costs_usd(_prices(by_arm))
-        by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
-        chat_models += (by_arm[arm] for _, arm in by_cost if arm in by_arm)
+        costs_usd = dict(zip(manifest.arms, manifest.costs_usd(_prices(by_arm)), strict=True))
+        measured = {*manifest.measured_arms}
+        by_cost = sorted(by_arm, key=lambda arm: (arm not in measured, costs_usd[arm], arm))
+        chat_models += (by_arm[arm] for arm in by_cost)
         pass_through = by_field["pass_through"]
         if pass_through is not None:
             first = pass_through.deployments[0]
             pass_through = _only_deployments(pass_through, lambda d: d == first)
         baseline = by_field["baseline_model"]
         if baseline is None:
-            baseline = by_arm.get(manifest.best_single_arm or "")
+            rates = manifest.base_rates
+            best_arm = manifest.best_single_arm
+            if not measured.intersection(by_arm):
+                best_arm = max(by_arm, key=lambda arm: rates[arm], default=None)
+            baseline = by_arm.get(best_arm or "")
         arm_models = _unique(by_arm.values())
         terms = {arm: _terms(model, manifest.profile[arm]) for arm, model in by_arm.items()}
         return cls(
@@ -331,6 +337,14 @@ def pool_notes(pool: Pool, measured_prices: Mapping[str, Price]) -> tuple[PoolNo
                 ),
             )
         )
+    estimated = [arm for arm, basis in mapping.bases.items() if basis is Basis.ESTIMATED]
+    if estimated:
+        text = (
+            "not measured by the artifact, so they take part in verified answers only, and their"
+            f" accuracy is estimated from their prices: {', '.join(estimated)}. To measure them,"
+            f" {ONBOARD}. To serve them by name only, set router.unknown_models: name_only"
+        )
+        notes.append(PoolNote(text, lines=(text,)))
     if mapping.unrouted:
         notes.append(
             PoolNote(

@@ -31,6 +31,8 @@ from router_service.core.releases import (
     Tallies,
 )
 from router_service.core.resources import return_freed
+from router_service.measurement.unmeasured import can_join, with_unmeasured
+from router_service.policies.costs import Price
 from router_service.policies.verified import VERIFIED
 from router_service.predictor.familiarity import BEST, ROUTE
 from router_service.predictor.model import Execution
@@ -297,6 +299,8 @@ class _RouterLoader:
                 "an artifact with an arm for one of them"
             )
             raise ArtifactError(directory / MANIFEST, problem)
+        if self._settings.router.unknown_models == "verify":
+            artifact, pool = self._with_unmeasured(artifact, pool)
         device = self._settings.router.device
         key = (
             directory,
@@ -304,6 +308,7 @@ class _RouterLoader:
             device,
             frozenset(pool.by_arm),
             frozenset(pool.prices.items()),
+            self._settings.router.last_resort,
         )
         router = self.routers.get(key) or self._reusable.get(key)
         if router is None:
@@ -318,6 +323,18 @@ class _RouterLoader:
             router.check_canaries()
         self.routers[key] = router
         return router
+
+    def _with_unmeasured(self, artifact: Artifact, pool: Pool) -> tuple[Artifact, Pool]:
+        """Return an artifact and its pool with arms for the models that it has not measured."""
+        prices: dict[str, Price] = {}
+        for each in pool.mapping.unrouted:
+            price = pool.models[each.model].price
+            if each.is_unknown and price is not None and can_join(artifact, price):
+                prices[each.model] = price
+        if not prices:
+            return artifact, pool
+        artifact = with_unmeasured(artifact, prices, pool.prices, self._settings.router.last_resort)
+        return artifact, Pool.build(self._settings, artifact.manifest)
 
 
 def pointer_directory(settings: Settings) -> Path | None:

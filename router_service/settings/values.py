@@ -562,6 +562,15 @@ class RouterSettings(Frozen):
     """Familiarity below which that happens. The default is the artifacts' limit, below which 5% of
     the held-out queries are. With a lower value, requests between the two are decided by the
     default policy, with probabilities that trust the router less."""
+    unknown_models: Literal["verify", "name_only"] = "verify"
+    """What happens to models of `model_list` that the artifact has not measured. With `verify`,
+    they take part in verified answers, and their accuracy is estimated from their price. With
+    `name_only`, they answer only requests that name them."""
+    last_resort: str | None = Field(
+        None, json_schema_extra={"x-default": "the most accurate model by the estimates"}
+    )
+    """Model of `model_list` that you trust most, if the artifact has not measured it. It counts as
+    more accurate than all others, so that it decides if cheaper models disagree."""
     chat_model: str | None = Field(
         None, json_schema_extra={"x-default": "the arm with the lowest profiled cost"}
     )

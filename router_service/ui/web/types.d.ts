@@ -96,7 +96,7 @@ export interface ArtifactCard {
 }
 
 /** Why a model serves an arm. */
-export type Basis = "id" | "name" | "unproven" | "stated" | "stand_in";
+export type Basis = "id" | "name" | "unproven" | "stated" | "stand_in" | "estimated";
 
 /**
  * How a budget that runs out has changed a request's policy.
@@ -732,6 +732,7 @@ export interface UnroutedModel {
   model: string;
   reason: string;
   remedy: string;
+  is_unknown: boolean;
 }
 
 /** What requests have cost and how accurate their answers are expected to be, in words. */

@@ -42,7 +42,7 @@ def built(builder: EngineBuilder, prices: Mapping[str, float]) -> Router:
         for name in (*ARMS, EXTRA)
     )
     breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
-    settings = Settings(models=models)
+    settings = Settings(models=models, router=RouterSettings(unknown_models="name_only"))
     engine = builder.engine(settings, None, breakers, StoredKeys(), lambda *_: None)
     (router,) = engine.releases.routers
     return router

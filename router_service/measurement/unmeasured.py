@@ -1,0 +1,105 @@
+"""Models that an artifact has not measured: what is assumed of them, so that they can take part.
+
+The verifier of unfamiliar requests reads answers, and of the arms only how often they are right. So
+it can judge the answers of any model whose accuracy can be estimated. Choosing before an answer
+exists needs measured answers, so that such a model takes part in verified answers only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from router_service.artifact import Artifact, Measure, Onboarding
+from router_service.measurement.held_out import single_accuracies
+from router_service.policies.costs import ArmProfile, Price
+
+MOST = 0.98
+"""Largest accuracy that is assumed, that of a model which the operator calls the last resort."""
+
+PRICE_OF_CORRECT = 8.0
+"""Price of a correct answer, in units of the expected cost of the strongest model, by which answers
+are verified in a pool with models that are not measured. It is higher than that of measured pools,
+because the verifier is less sure (the table in `training/EXPERIMENTS.md`)."""
+
+
+def can_join(artifact: Artifact, price: Price | None) -> bool:
+    """Return whether a model with this price can take part without having been measured.
+
+    Its price must say what an answer costs: an answer that costs nothing would always be asked for.
+    """
+    verifier = artifact.manifest.verifier
+    is_priced = price is not None and price.has_token_prices and price.cost_usd(1000, 100, 0) > 0
+    return is_priced and verifier is not None and verifier.unfamiliar is not None
+
+
+def with_unmeasured(
+    artifact: Artifact,
+    prices: Mapping[str, Price],
+    pool: Mapping[str, Price],
+    last_resort: str | None = None,
+) -> Artifact:
+    """Return the artifact with further arms, of which no answer is known.
+
+    `prices` are those of the models, whose names become the names of the arms, and `pool` those of
+    the measured arms beside them. An arm is assumed to
+    need as many tokens and as much time as the measured arms do on average, and to be right as
+    often as these are at its price: the accuracies are a line over the logarithm of the expected
+    cost, and no estimate is outside of their range. `last_resort` is the model that the operator
+    trusts most. `can_join` holds for each price.
+    """
+    pool, prices = dict(pool), dict(prices)
+    manifest, measured = artifact.manifest, single_accuracies(artifact)
+    profiles = [manifest.profile[arm] for arm in manifest.arms]
+    n = min(each.n for each in profiles)
+    tokens = {
+        name: float(np.mean([getattr(each, name) for each in profiles]))
+        for name in ("input_tokens", "output_tokens", "seconds")
+    }
+    known = {arm: measured[arm].value for arm in manifest.arms if arm in measured}
+    rates = known or manifest.base_rates
+    costs = np.log([manifest.profile[arm].cost_usd() for arm in rates])
+    accuracies = np.array([*rates.values()])
+    slope, start = np.polyfit(costs, accuracies, 1) if len(rates) > 2 else (0.0, accuracies.mean())
+    slope = max(0.0, float(slope))
+    start = float(accuracies.mean() - slope * costs.mean())
+    stderr = float(np.std(accuracies - slope * costs - start))
+    joined: dict[str, Onboarding] = {}
+    profile: dict[str, ArmProfile] = {}
+    for name, price in prices.items():
+        profile[name] = ArmProfile(**tokens, price=price, n=n)
+        estimate = start + slope * math.log(profile[name].cost_usd())
+        estimate = float(np.clip(estimate, accuracies.min(), accuracies.max()))
+        if name == last_resort:
+            estimate = min(MOST, max(estimate, float(accuracies.max())) + stderr)
+        joined[name] = Onboarding(
+            answers=0,
+            models=len(rates),
+            accuracy=Measure(value=estimate, stderr=stderr, n=n),
+            probability_stderr=stderr,
+        )
+    verifier = manifest.verifier
+    assert verifier is not None  # noqa: S101 - for types; `can_join` holds
+    profiled = {**manifest.profile, **profile}
+    reliable = {arm: rates[arm] for arm in pool if arm in rates}
+    reliable |= {arm: facts.accuracy.value for arm, facts in joined.items()}
+    strongest_usd = max(
+        (accuracy, profiled[arm].cost_usd((pool | prices)[arm]))
+        for arm, accuracy in reliable.items()
+    )[1]
+    price_usd = float(f"{PRICE_OF_CORRECT * strongest_usd:.3g}")
+    shares = (*verifier.reliabilities, *(each.accuracy.value for each in joined.values()))
+    changed = manifest.model_copy(
+        update={
+            "arms": (*manifest.arms, *joined),
+            "profile": profiled,
+            "onboarded": {**manifest.onboarded, **joined},
+            "verifier": verifier.model_copy(
+                update={"reliabilities": shares, "price_usd": price_usd}
+            ),
+        }
+    )
+    return replace(artifact, manifest=changed)
