@@ -184,6 +184,11 @@ class ParsedAnswer:
         return not self.calls and bool(self.text.strip())
 
     @property
+    def is_refusal(self) -> bool:
+        """Whether the model refused to answer, or its provider's filter withheld the answer."""
+        return self.stop in {Stop.REFUSAL, Stop.FILTER} and not self.calls
+
+    @property
     def characters(self) -> int:
         """Return the length of the text and of the calls' arguments."""
         return len(self.text) + sum(len(call.arguments) for call in self.calls)
@@ -233,6 +238,8 @@ class AnswerRecord:
         """Whether the last event has arrived."""
         self.stop: Stop | None = None
         """Why the answer ended, if that was not by itself."""
+        self.has_refused = False
+        """Whether a refusal is a text of its own, as OpenAI writes it."""
         self.has_other_output = False
         """Whether the answer contains output other than text, calls and reasoning."""
         self.written_characters = 0
@@ -322,7 +329,8 @@ class AnswerRecord:
             for call in self.calls.values()
         )
         text = fix_surrogates(self._text.getvalue())
-        return ParsedAnswer(tuple(calls), text, self.usage, self.stop, self.has_other_output)
+        stop = Stop.REFUSAL if self.has_refused else self.stop
+        return ParsedAnswer(tuple(calls), text, self.usage, stop, self.has_other_output)
 
     def add_text(self, value: Json) -> None:
         """Add a part of the text."""

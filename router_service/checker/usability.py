@@ -32,6 +32,8 @@ class AnswerTerms:
     follows_result: bool
     """Whether the request ends with a tool's result. Some models then end their turn silently
     (Anthropic: "Handling stop reasons", empty responses)."""
+    may_refuse: bool = True
+    """Whether a refusal is an answer, and no failure of its model."""
 
     @classmethod
     def of(cls, body: Mapping[str, Json], conversation: Conversation) -> AnswerTerms:
@@ -62,13 +64,15 @@ def why_unusable(answer: ParsedAnswer | None, terms: AnswerTerms) -> str | None:
     """Return why a client cannot use an answer, as a verb phrase, or None if it can.
 
     These are its reasons: it calls a function that was not offered, or with arguments that are not
-    one JSON object, or it has neither text nor calls. An answer that the gateway cannot read,
-    because it exceeds a limit, is not judged.
+    one JSON object; it has neither text nor calls; or it is a refusal that the terms do not allow.
+    An answer that the gateway cannot read, because it exceeds a limit, is not judged.
     """
     if answer is None:
         return None
     if answer.calls:
         return _problem_of_calls(answer.calls, terms)
+    if answer.is_refusal and not terms.may_refuse:
+        return "refused to answer"
     if answer.text.strip() or answer.has_other_output or terms.may_be_empty:
         return None
     is_limited = answer.stop is Stop.LENGTH and not terms.has_tools
@@ -92,7 +96,7 @@ def is_better_than_error(answer: ParsedAnswer | None, terms: AnswerTerms) -> boo
 
     Either the request's own limit has cut it off, or it says nothing where the turn may be over.
     """
-    if answer is None or answer.stop is Stop.LENGTH:
+    if answer is None or answer.stop is Stop.LENGTH or answer.is_refusal:
         return True
     return not answer.calls and (terms.follows_result or not terms.has_tools)
 

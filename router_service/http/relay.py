@@ -176,7 +176,7 @@ class AnswerRelay:
         if plan.is_named and self.last_resort is None and not _models_after(candidate, models):
             return
         try:
-            candidate.fail_if_unusable(plan.request.terms)
+            candidate.fail_if_unusable(self.call.terms_for(candidate))
         except UpstreamError as exc:
             if reader is not None:
                 with suppress(TimeoutError, UpstreamError):  # only its usage should follow

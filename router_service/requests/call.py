@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 
@@ -13,6 +13,7 @@ from router_service.access.hooks import Grant, IncomingRequest
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
+from router_service.checker.usability import AnswerTerms
 from router_service.core.decision_record import VerificationStop
 from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
@@ -139,6 +140,19 @@ class Call:
     def end(self, status: int, ending: Ending) -> None:
         """Set the status that the client gets, and how the answer ended."""
         self.status, self.ending = status, ending
+
+    def terms_for(self, candidate: Candidate) -> AnswerTerms | None:
+        """Return what a candidate's answer may contain; None if it is not read.
+
+        With `router.fallback_on_refusal`, a refusal is no answer if the candidate is to be
+        verified, or if it is the first one that refuses.
+        """
+        terms = self.request.terms
+        if terms is None or not self.plan.planner.fallback_on_refusal:
+            return terms
+        earlier = (each.answer for each in self.candidates if each is not candidate)
+        has_refused = any(answer is not None and answer.is_refusal for answer in earlier)
+        return replace(terms, may_refuse=has_refused and candidate.arm is None)
 
     @property
     def asked(self) -> Mapping[str, Candidate]:
@@ -304,7 +318,9 @@ class Call:
             )
         elif reason == Reason.FALLBACK:
             choice = "" if decision is None else decision.arm
-            labels = self.plan.planner.labels
+            labels, first = self.plan.planner.labels, self.candidates[0]
+            if first.failure == Failure.UNUSABLE and first.error is not None:
+                return f"{accepted.model.name}: {first.model.name} {first.error.problem}."
             return explain_fallback(accepted.model.name, labels.get(choice, choice))
         elif reason == Reason.SESSION:
             return f"{accepted.model.name}: {WITHOUT_CHOICE[reason]}."

@@ -246,6 +246,7 @@ class Planner:
         self._unfamiliar = BEST if is_verified and not can_verify else settings.unfamiliar
         self._unfamiliar_below = settings.unfamiliar_below
         self.exploration_share = settings.exploration_share
+        self.fallback_on_refusal = settings.fallback_on_refusal
         self.risk = settings.risk
         self.labels = pool.labels
         """What people read for each arm."""

@@ -246,7 +246,7 @@ def _record_of(call: Call) -> Record:
     if decision is not None:
         _add_decision(record, call, decision)
         record.propensity = None if candidates else decision.propensity
-    if record.reason == Reason.FALLBACK or candidates:
+    if candidates or (record.reason == Reason.FALLBACK and record.why is None):
         record.why = explanation_of(record, plan.planner.labels)
     return record
 

@@ -423,7 +423,7 @@ class Verification:
                 raise reader.error
             opened.body = b"".join(parts)
             candidate.answer = reader.accumulator.answer()
-        candidate.fail_if_unusable(self._call.request.terms)
+        candidate.fail_if_unusable(self._call.terms_for(candidate))
         candidate.is_complete = True
         self._first_complete_s = min(self._first_complete_s, self._loop.time())
 

@@ -25,7 +25,9 @@ _NO_PASSWORDS = (
     " litellm_settings.enable_azure_ad_token_refresh"
 )
 _ALL_RETRIED = "it has no effect; every retryable failure is retried up to num_retries times"
-_POLICY_REFUSALS = "it has no effect; a refusal by a provider's content policy is relayed"
+_POLICY_REFUSALS = (
+    "it has no effect; with router.fallback_on_refusal: true, a refusal goes to the next model"
+)
 _NO_CALLBACKS = (
     "no callback is called; use tracing.otlp_endpoint (Langfuse and other servers accept"
     " OpenTelemetry), /metrics, or the files of decision_log"

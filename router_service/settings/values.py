@@ -606,6 +606,11 @@ class RouterSettings(Frozen):
     stores. If false, and if there is more than one client key, a key can use only what it created
     through this gateway, within `server.response_ttl_s` and `server.max_responses`. Lists and
     everything else need the admin key."""
+    fallback_on_refusal: bool = False
+    """Whether another model is asked if one refuses to answer, or if its provider's content filter
+    withholds the answer, before anything of it is sent. That is Anthropic's stop reason `refusal`,
+    and OpenAI's `refusal` and `content_filter`. The next model's refusal is delivered. In verified
+    answers, a refusal is delivered only if every model that may be asked refuses."""
     exploration_share: Share = 0.0
     """Share (0 to 1) of routed requests for which the arm is chosen at random among those that can
     serve the request, all equally likely. A log of such decisions can evaluate arms that the policy

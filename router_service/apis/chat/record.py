@@ -118,6 +118,7 @@ class ChatRecord(AnswerRecord):
                     self.has_other_output = True
         else:
             self.add_text(content)
+        self.has_refused = self.has_refused or bool(message.get("refusal"))
         if not self.has_other_output:
             self.has_other_output = any(map(message.get, _OTHER_OUTPUT))
 

@@ -89,7 +89,8 @@ class ResponsesRecord(AnswerRecord):
         elif kind == "message":
             for part in self.objects(item.get("content")):
                 self.add_text(part.get("text"))
-                self.has_other_output = self.has_other_output or bool(part.get("refusal"))
+                self.has_refused = self.has_refused or bool(part.get("refusal"))
+                self.has_other_output = self.has_other_output or self.has_refused
         elif kind != "reasoning":
             self.has_other_output = True
 

@@ -19,7 +19,7 @@ from router_service.settings import BreakerSettings, UpstreamSettings
 from tests.answering import MODELS, settings_of
 from tests.apis import CHAT, MESSAGES, RESPONSES, Api
 from tests.bodies import ASK, BODY
-from tests.dialect_answers import CALL, Content, events, whole
+from tests.dialect_answers import CALL, CASES, Content, events, whole
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import NO_RETRIES, VERIFIED, gateway_client, record_of, sandbox_settings
 from tests.serving import WAIT_S, served
@@ -111,15 +111,17 @@ class House:
 
 
 @contextmanager
-def house_of(router: FakeRouter, speaks: Mapping[str, Api] | None = None) -> Iterator[House]:
+def house_of(
+    router: FakeRouter, speaks: Mapping[str, Api] | None = None, **section: object
+) -> Iterator[House]:
     """Serve a gateway whose breakers open at the first failure, and whose `small` has a fallback.
 
-    `speaks` has the API of each model.
+    `speaks` has the API of each model, and `section` the settings of `router`.
     """
     models, strict = Models(), BreakerSettings(allowed_fails=0, cooldown_s=60)
     upstreams = UpstreamSettings(retries=NO_RETRIES.retries, breaker=strict)
     with served(models) as url:
-        settings = sandbox_settings(f"{url}/v1", upstreams)
+        settings = sandbox_settings(f"{url}/v1", upstreams, **section)
         if speaks:
             settings = settings_of(f"{url}/v1", speaks, upstreams)
         small, *others = settings.models
@@ -356,3 +358,45 @@ def test_translated_answers_are_judged_too(upstream: Api) -> None:
                 }
                 response = house.ask(client, stream=stream)
                 assert response.headers["x-switchcraft-model"] == "large", kind
+
+
+@pytest.fixture(scope="module")
+def willing() -> Iterator[House]:
+    """Yield a gateway that asks another model if one refuses."""
+    with house_of(VerifyingRouter(), fallback_on_refusal=True) as house:
+        yield house
+
+
+REFUSAL = CASES["refusal"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("api", [CHAT, RESPONSES, MESSAGES], ids=str)
+def test_refusal_goes_to_the_next_model_once(willing: House, api: Api, stream: bool) -> None:
+    """The header says who refused. The second refusal is delivered."""
+    for second in (GOOD, REFUSAL):
+        willing.models.answers = {
+            "small": written(REFUSAL, api, stream=stream),
+            "medium": written(second, api, stream=stream),
+        }
+        answer = willing.ask(api, stream=stream, model="small")
+        assert answer.status_code == 200
+        assert answer.headers["x-switchcraft-model"] == "medium"
+        assert answer.headers["x-switchcraft-why"] == "medium: small refused to answer."
+
+
+def test_refusal_is_not_accepted_while_another_model_may_answer(willing: House) -> None:
+    """A verified answer is a refusal only if all models refuse; by default it is an answer."""
+    answers = {name: written(REFUSAL) for name in ("small", "medium", "large")}
+    willing.models.answers = answers | {"large": written(GOOD)}
+    assert willing.ask(headers=VERIFIED).headers["x-switchcraft-model"] == "large"
+    willing.models.answers = answers
+    refused = willing.ask(headers=VERIFIED)
+    assert (refused.status_code, "cannot help" in refused.text) == (200, True)
+    assert refused.headers["x-switchcraft-candidates"] == "3"
+
+
+def test_refusal_is_an_answer_by_default(choosing: House) -> None:
+    """It is relayed although another model could be asked."""
+    choosing.models.answers = {"small": written(REFUSAL), "medium": written(GOOD)}
+    assert choosing.ask(model="small").headers["x-switchcraft-model"] == "small"
