@@ -14,6 +14,7 @@ from router_service.core.record import (
     AnswerResult,
     AttemptResult,
     Ending,
+    Expectation,
     Record,
     RecordKind,
     RoutedResult,
@@ -21,7 +22,6 @@ from router_service.core.record import (
 from router_service.policies.explanations import explanation_of
 from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate, answer_cost_usd
-from router_service.requests.expecting import expect_answer
 from router_service.router import Decision
 from router_service.store.records import GuardedStore
 from router_service.telemetry.logs import log_fields, log_requests
@@ -279,6 +279,34 @@ def _add_decision(record: Record, call: Call, decision: Decision) -> None:
         size_bytes=plan.request.body.size_bytes,
         release_failed=has_failed,
     )
+
+
+def expect_answer(call: Call) -> Expectation | None:
+    """Return what a complete answer adds to the expected numbers of correct answers.
+
+    For a verified answer, its probability is the verifier's. Returns None if a probability is
+    unknown, or if the errors of the probabilities are: without held-out predictions, or before they
+    are measured in the first second of an engine.
+    """
+    plan, accepted = call.plan, call.accepted
+    decision, planner = plan.decision, plan.planner
+    errors, baseline_arm = planner.policy_errors, planner.baseline_arm
+    if decision is None or errors is None or plan.baseline is not planner.baseline:
+        return None
+    if call.ending is not Ending.COMPLETE or call.status >= 400:
+        return None
+    arm = accepted.arm or planner.arm_of(accepted.model, decision.arm)
+    p_correct = accepted.p_correct
+    if p_correct is None:
+        p_correct = decision.probabilities.get(arm or "")
+    p_baseline = decision.probabilities.get(baseline_arm or "")
+    rule = plan.choosing_rule if accepted.arm is None else plan.verified
+    if p_correct is None or p_baseline is None or rule is None:
+        return None
+    if arm == baseline_arm and accepted.p_correct is None:
+        return Expectation(p_correct, p_correct)
+    error = errors.find(str(rule))
+    return None if error is None else error.expect(p_correct, p_baseline)
 
 
 def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:

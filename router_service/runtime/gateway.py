@@ -25,8 +25,11 @@ from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
 from router_service.requests.call import Call
-from router_service.requests.conversation_index import ConversationDecisions, ConversationIndex
-from router_service.requests.conversations import Conversations
+from router_service.requests.conversations import (
+    ConversationDecisions,
+    ConversationIndex,
+    Conversations,
+)
 from router_service.requests.feedback import BackgroundLog, Feedback, WeakEvidence
 from router_service.requests.limits import (
     LIST_THREADS,
