@@ -64,30 +64,3 @@ def test_agents_loop_ends_with_a_text(
     assert asked == ["Oslo"]
     assert final.stop_reason == "end_turn"
     assert final.content[0].type == "text"
-
-
-def test_images_and_thinking_reach_every_api(claude: anthropic.Anthropic) -> None:
-    """A request with an image, system blocks, a forced call and an effort is served by all."""
-    for model in PROBABILITIES:
-        message = claude.messages.create(
-            model=model,
-            max_tokens=2000,
-            system=[{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}],
-            thinking={"type": "adaptive"},
-            tools=[get_weather.to_dict()],
-            tool_choice={"type": "tool", "name": "get_weather"},
-            messages=[
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "image",
-                            "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"},
-                        },
-                        {"type": "text", "text": "The weather in 'Oslo'?"},
-                    ],
-                }
-            ],
-        )
-        assert message.stop_reason == "tool_use"
-        assert message.content[-1].type == "tool_use"

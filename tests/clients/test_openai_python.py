@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from tests.bodies import ASK, TOOLS
+from tests.serving import Sandbox, wait_for
 
 
 class City(BaseModel):
@@ -31,23 +32,6 @@ def calls_of(completion: ChatCompletion) -> list[tuple[str, str, Any]]:
     ]
 
 
-def test_usage_comes_in_a_streams_last_chunk(client: openai.OpenAI) -> None:
-    """With `include_usage`, only the last chunk has the usage, and it has no choice."""
-    stream = client.chat.completions.create(
-        model="switchcraft",
-        messages=ASK,
-        tools=TOOLS,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    *chunks, last = list(stream)
-    assert last.choices == []
-    assert last.usage is not None
-    assert last.usage.total_tokens == last.usage.prompt_tokens + last.usage.completion_tokens
-    assert {chunk.usage for chunk in chunks} == {None}
-    assert {chunk.model for chunk in [*chunks, last]} == {"medium"}
-
-
 def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
     """`parse` returns an instance of the pydantic class, streamed or not."""
     asked: Any = [{"role": "user", "content": "Describe Oslo"}]
@@ -60,17 +44,6 @@ def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
         streamed = stream.get_final_completion()
     assert isinstance(parsed.choices[0].message.parsed, City)
     assert streamed.choices[0].message.parsed == parsed.choices[0].message.parsed
-
-
-def test_raw_response_has_the_decision(client: openai.OpenAI) -> None:
-    """Headers describe the decision, and the request id is the one that the client sent."""
-    raw = client.chat.completions.with_raw_response.create(
-        model="switchcraft", messages=ASK, tools=TOOLS, extra_headers={"x-request-id": "mine"}
-    )
-    assert raw.headers["x-switchcraft-model"] == "medium"
-    assert raw.headers["x-switchcraft-reason"] == "threshold"
-    assert raw.request_id == "mine"
-    assert raw.headers["content-type"] == "application/json"
 
 
 def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
@@ -105,3 +78,45 @@ def test_async_client_gets_each_request_its_own_answer(base_url: str) -> None:
             return await asyncio.gather(*(one(client, number) for number in range(20)))
 
     assert asyncio.run(ask()) == [f"Town{number}" for number in range(20)]
+
+
+ROUTED: dict[str, Any] = {"model": "switchcraft", "messages": ASK, "tools": TOOLS}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "param"),
+    [
+        ({"model": "unknown"}, openai.NotFoundError, "model"),
+        ({"messages": []}, openai.BadRequestError, "messages"),
+    ],
+)
+def test_invalid_request_raises_an_error_that_names_the_field(
+    client: openai.OpenAI,
+    fields: dict[str, Any],
+    kind: type[openai.APIStatusError],
+    param: str,
+) -> None:
+    """A refused request raises the client's typed error, which names the field."""
+    with pytest.raises(kind) as raised:
+        client.chat.completions.create(**ROUTED | fields)
+    assert raised.value.type == "invalid_request_error"
+    assert str(raised.value.param).startswith(param)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_timed_out_client_cancels_the_upstream(
+    client: openai.OpenAI, sandbox: Sandbox, stream: bool
+) -> None:
+    """A client timeout also ends the upstream's work."""
+    before = sandbox.stats()
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=1).chat.completions.create(
+            **ROUTED, stream=stream, extra_headers={"x-sandbox": "hang"}
+        )
+    wait_for(
+        lambda: (
+            sandbox.stats()["cancelled"] > before["cancelled"]
+            and sandbox.stats()["in_flight"] == before["in_flight"]
+        ),
+        "the upstream's work is cancelled",
+    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,37 +14,25 @@ from pathlib import Path
 import httpx
 
 from tests.bodies import BODY, CHAT
-from tests.contract.conftest import wait_until_ready
+from tests.drills.processes import ARMS, gateway, write_config
 from tests.serving import Sandbox, wait_for
 
 STREAMS = 200
 # The model is pinned, so that the time goes to the streams and not to 200 decisions.
-STREAMED = BODY | {"model": "m", "stream": True}
-FREE = {"input_cost_per_token": 0, "output_cost_per_token": 0}
+MODEL = ARMS[0]
+STREAMED = BODY | {"model": MODEL, "stream": True}
 
 
 @contextmanager
-def gateway(
+def draining_gateway(
     sandbox: Sandbox, folder: Path, router: Mapping[str, object] | None = None, **server: object
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run `switchcraft serve` in front of the sandbox; yield the process and its address."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    params = {"model": "openai/m", "api_base": sandbox.base_url, "api_key": "k"}
-    config = {
-        "model_list": [{"model_name": "m", "litellm_params": params, "model_info": FREE}],
-        "router": {"stand_ins": {"gpt-4.1-mini": "m"}, **(router or {})},
-        "server": {"port": port, **server},
-    }
-    path = folder / "config.yaml"
-    path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "router_service.cli", "serve", "--config", str(path)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
-            yield process, f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
+    config = write_config(
+        folder / "config.yaml", sandbox.base_url, router=router or {}, server=server
+    )
+    with gateway(config, folder) as served:
+        yield served.process, served.url
 
 
 def test_open_streams_complete_and_new_requests_are_refused(
@@ -54,7 +40,9 @@ def test_open_streams_complete_and_new_requests_are_refused(
 ) -> None:
     """200 open streams complete; readiness answers 503, and new requests get 503."""
     before = sandbox.stats()
-    with gateway(sandbox, tmp_path, shutdown_timeout_s=60, max_decision_wait_s=60) as running:
+    with draining_gateway(
+        sandbox, tmp_path, shutdown_timeout_s=60, max_decision_wait_s=60
+    ) as running:
         process, url = running
         answers, late, status = asyncio.run(_drill(process, url, sandbox, before))
         assert process.wait(timeout=30) == 0
@@ -102,7 +90,7 @@ def _begun(sandbox: Sandbox, before: dict[str, int]) -> bool:
 def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: Path) -> None:
     """During `drain_delay_s`, readiness fails for load balancers, but requests still succeed."""
     with (
-        gateway(sandbox, tmp_path, drain_delay_s=3) as (process, url),
+        draining_gateway(sandbox, tmp_path, drain_delay_s=3) as (process, url),
         httpx.Client(base_url=url) as http,
     ):
         process.send_signal(signal.SIGTERM)
@@ -115,8 +103,8 @@ def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: 
         assert process.wait(timeout=30) == 0
 
 
-ANTHROPIC = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
-RESPONSES = {"model": "m", "input": "Hi", "store": False}
+ANTHROPIC = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+RESPONSES = {"model": MODEL, "input": "Hi", "store": False}
 
 
 def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -125,7 +113,7 @@ def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path)
     Before the first byte, it is a status that clients retry; in a stream, it is the last event.
     """
     asked = {
-        "chat": (CHAT, BODY | {"model": "m"}, "hang"),
+        "chat": (CHAT, BODY | {"model": MODEL}, "hang"),
         "chat stream": (CHAT, STREAMED, "hang_after=2"),
         "early chat stream": (CHAT, STREAMED, "hang"),
         "messages": ("/v1/messages", ANTHROPIC, "hang"),
@@ -136,7 +124,7 @@ def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path)
     }
     answers: dict[str, httpx.Response] = {}
     more = {"verification": {"keep_alive_s": 0.1}}
-    with gateway(sandbox, tmp_path, router=more, shutdown_timeout_s=1) as (process, url):
+    with draining_gateway(sandbox, tmp_path, router=more, shutdown_timeout_s=1) as (process, url):
         before = sandbox.stats()["in_flight"]
 
         def ask(name: str) -> None:

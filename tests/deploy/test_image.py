@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.utils import canonicalize_name
 
+from router_service import __version__
 from tests.bodies import BODY, CHAT
 from tests.clients.installed import ENVIRONMENT
 from tests.deploy.dockerfile import stages
@@ -151,6 +153,38 @@ def test_installed_gateway_serves(programs: Path, tmp_path: Path) -> None:
         subprocess.run(
             [programs / program, *here], check=True, timeout=30, stderr=subprocess.DEVNULL
         )
+
+
+def test_installed_wheel_holds_what_a_gateway_reads(programs: Path, tmp_path: Path) -> None:
+    """Both packages are imported from the image; their artifact, page and migrations are there."""
+    code = """
+        import importlib.metadata
+        import router_service.cli, router_service.serving.app, switchcraft_training.cli
+        print(router_service.__file__, switchcraft_training.__file__)
+        print(*importlib.metadata.files("switchcraft-router"), sep="\\n")
+        """
+    shown = run(f"{programs}/python - <<'CODE'\n{textwrap.dedent(code)}CODE", tmp_path)
+    imported, *names = shown.splitlines()
+    assert all(each.startswith(str(programs.parent)) for each in imported.split())
+    tops = {name.partition("/")[0] for name in names if not name.startswith("..")}
+    information = f"switchcraft_router-{__version__}.dist-info"
+    assert tops == {"router_service", "switchcraft_training", information}
+    package = ROOT / "router_service"
+    for folder in ("artifacts", "ui/web", "database/migrations"):
+        files = [path for path in (package / folder).rglob("*") if path.is_file()]
+        read = {f.relative_to(ROOT).as_posix() for f in files if "__pycache__" not in f.parts}
+        assert read
+        assert read <= set(names)
+
+
+def test_installed_check_accepts_a_configuration(programs: Path, tmp_path: Path) -> None:
+    """`switchcraft check` verifies the shipped artifact for it; no extra is missing."""
+    (tmp_path / "gateway.yaml").write_text(
+        "model_list:\n"
+        "  - model_name: gpt-4.1-mini\n"
+        "    litellm_params: {model: openai/gpt-4.1-mini, api_key: sk-any}\n"
+    )
+    run(f"{programs}/switchcraft check gateway.yaml", tmp_path)
 
 
 def test_image_holds_its_sbom(root: Path, programs: Path) -> None:

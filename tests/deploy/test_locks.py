@@ -41,14 +41,6 @@ REQUIREMENTS = {
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
-def test_every_extra_and_every_group_is_locked() -> None:
-    """The locks hold all extras and all groups, so that nobody resolves versions by hand."""
-    assert set(NAMES) == REQUIREMENTS.keys()
-    locked = {line for lines in REQUIREMENTS.values() for line in lines}
-    assert {line for lines in EXTRAS.values() for line in lines} <= locked
-    assert {line for name in GROUPS for line in of_group(name)} <= locked
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_is_pinned_with_hashes(name: str) -> None:
     """Each line of a lock is a version with its SHA-256 hashes, and nothing else."""

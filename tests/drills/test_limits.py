@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tests.drills.processes import (
     wait_until,
     write_config,
 )
+from tests.drills.test_workers import two_workers, workers
 from tests.keyed_gateways import open_stream
 from tests.serving import Sandbox
 from tests.stored_keys import add_key, add_team, bearer
@@ -128,12 +128,7 @@ def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(
 ) -> None:
     """The workers' parent counts for both; slots of killed workers are free again."""
     with limited_gateways(tmp_path, upstream, 1, workers=2) as (database, (served,)):
-
-        def workers() -> set[int]:
-            begun = re.findall(r"worker (\d+) is ready", served.log.read_text())
-            return {int(pid) for pid in begun if Path(f"/proc/{pid}").exists()}
-
-        wait_until(lambda: len(workers()) == 2, "both workers serve", START_TIMEOUT_S)
+        before = two_workers(served)
         secret = add_key(database, "ten", requests_per_minute=10)
         streams = add_key(database, "streams", parallel_requests=2)
         wait_for_key([served.url], streams)
@@ -145,7 +140,6 @@ def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(
         with ExitStack() as stack:
             for _ in range(2):
                 stack.enter_context(open_stream(served.url, streams, CHAT, BODY))
-            before = workers()
             for pid in before:
                 os.kill(pid, signal.SIGKILL)
 
@@ -157,4 +151,4 @@ def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(
                 return answer.status_code == 200
 
             wait_until(is_free, "new workers serve, and the slots are free", START_TIMEOUT_S)
-            assert workers().isdisjoint(before)
+            assert workers(served).isdisjoint(before)

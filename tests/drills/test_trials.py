@@ -9,15 +9,12 @@ import redis
 
 from router_service.store.redis import REJECTIONS_KEY
 from switchcraft_training.cli import main
-from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import (
-    GatewayProcess,
     Load,
     RedisServer,
     gateway,
     write_config,
 )
-from tests.gateways import record_of
 from tests.publishing import make_artifact
 from tests.serving import Sandbox
 
@@ -32,14 +29,6 @@ def cheap(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dear(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an artifact that chooses the most probable arm at any price."""
     return make_artifact(tmp_path_factory.mktemp("artifacts"), "dear", "theta=1")
-
-
-def decide(served: GatewayProcess, text: str) -> dict[str, object]:
-    """Send one request and return its decision record."""
-    messages = [{"role": "user", "content": text}]
-    body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
-    answer = served.http.post(CHAT, json=body)
-    return record_of(served.http, answer)
 
 
 def test_expensive_canary_is_rolled_back_on_all_gateways(

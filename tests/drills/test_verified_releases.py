@@ -6,13 +6,10 @@ The gateway is a process that serves the shipped artifact, and copies of it with
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import pytest
 
 from router_service.artifact import MANIFEST, sha256
 from router_service.core.releases import Canary, Publication, Release
@@ -20,10 +17,9 @@ from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
 from router_service.store.pointers import open_pointer
 from tests.bodies import BODY, CHAT
-from tests.drills.processes import START_TIMEOUT_S, GatewayProcess, gateway, write_config
+from tests.drills.processes import START_TIMEOUT_S, gateway, write_config
 from tests.gateways import record_of
 from tests.publishing import make_artifact
-from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, wait_for
 
 VERIFIED = {POLICY_HEADER: "verified=1"}
@@ -71,47 +67,11 @@ def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -
     assert ended["requests"] == asked + len(before["candidates"]) - 2
 
 
-@dataclass(frozen=True)
-class Releases:
-    """A gateway that follows a publication directory, and two releases to publish there.
-
-    `verifying` has a verifier, and `plain` has none.
-    """
-
-    served: GatewayProcess
-    upstream: Sandbox
-    directory: Path
-    verifying: Release
-    plain: Release
-
-    def publish(self, stable: Release, *, canary: Release | None = None) -> None:
-        """Publish releases, and wait until the gateway uses them."""
-        trial = Canary(release=canary, share=0.5, min_requests=5) if canary else None
-        publication = publish(self.directory, stable, trial)
-        self.served.wait_for_metric("switchcraft_publication_serial", publication.serial)
-
-    def ask_all(self) -> list[httpx.Response]:
-        """Ask for verified answers in 20 conversations."""
-        return [ask(self.served.http, f"How warm is it? ({number})") for number in range(20)]
-
-
-def publish(directory: Path, stable: Release, canary: Canary | None = None) -> Publication:
-    """Replace what is published in a directory."""
-
-    def update(published: Publication | None) -> Publication:
-        serial = published.serial + 1 if published else 1
-        return Publication(serial=serial, stable=stable, canary=canary)
-
-    return open_pointer(str(directory)).move(update)
-
-
-@pytest.fixture(scope="module")
-def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
-    """Yield a gateway whose stable release has a verifier."""
-    folder = tmp_path_factory.mktemp("releases")
-    directory = folder / "published"
+def test_canary_without_verifier_is_rolled_back(tmp_path: Path, upstream: Sandbox) -> None:
+    """The stable release verifies the canary's conversations too, and the canary has failed."""
+    directory = tmp_path / "published"
     directory.mkdir()
-    verifying, plain = (
+    stable, plain = (
         Release(
             name=name,
             path=name,
@@ -120,19 +80,18 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
         )
         for name, verifies in (("verifying", True), ("plain", False))
     )
-    publish(directory, verifying)
-    with run_in_thread() as url:
-        config = write_config(folder / "config.yaml", url, router={"publication": str(directory)})
-        with gateway(config, folder) as served:
-            yield Releases(served, Sandbox(url), directory, verifying, plain)
+    canary = Canary(release=plain, share=0.5, min_requests=5)
+    open_pointer(str(directory)).move(lambda _: Publication(serial=1, stable=stable, canary=canary))
+    router = {"publication": str(directory)}
+    config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
+    with gateway(config, tmp_path) as served:
 
+        def ask_all() -> list[httpx.Response]:
+            return [ask(served.http, f"How warm is it? ({number})") for number in range(20)]
 
-def test_canary_without_verifier_is_rolled_back(releases: Releases) -> None:
-    """The stable release verifies the canary's conversations too, and the canary has failed."""
-    releases.publish(releases.verifying, canary=releases.plain)
-    answers = releases.ask_all()
-    releases.served.wait_for_metric('switchcraft_canary_withdrawals_total{bound="errors"}', 1)
-    releases.served.wait_for_canary(canary=False)
-    answers += releases.ask_all()
+        answers = ask_all()
+        served.wait_for_metric('switchcraft_canary_withdrawals_total{bound="errors"}', 1)
+        served.wait_for_canary(canary=False)
+        answers += ask_all()
     assert {answer.status_code for answer in answers} == {200}
     assert {answer.headers["x-switchcraft-reason"] for answer in answers} == {"verified"}

@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from router_service.http.protocol import (
-    MAX_WAITING_BYTES,
     BoundedProtocol,
     ConnectionLimits,
     protocol_with_limits,
@@ -32,7 +31,6 @@ from tests.fuzz.target import (
     Target,
     expect,
     fail,
-    held_bytes,
     randomness,
     splits,
     virtual_loop,
@@ -41,16 +39,6 @@ from tests.fuzz.target import (
 LIMITS = ConnectionLimits(max_header_bytes=2000, header_timeout_s=10.0, write_timeout_s=10.0)
 PROTOCOL = protocol_with_limits(LIMITS)
 
-READ_BYTES = 64 * 1024
-"""Largest read of an event loop."""
-
-MAX_HELD_BYTES = MAX_WAITING_BYTES + 256 * 1024
-"""Most memory that a connection may use, whatever it receives: waiting requests, one read, a
-request's headers as Python objects, and uvicorn's 64 KB of a body."""
-
-REPEATED_BYTES = 32 * 1024
-REPEATED_BYTES_BLOCKED = 2 * MAX_HELD_BYTES
-"""Bytes to send to see whether memory grows with them; an app that answers takes longer."""
 
 BODY_TIMEOUT_S = 60.0
 MAX_IDLE_S = 150.0
@@ -210,8 +198,6 @@ class Seen:
 
     requests: list[Request]
     written: bytes
-    accepted_bytes: int
-    held_bytes: int = 0
     statuses: list[int] = field(default_factory=list)
 
     @property
@@ -226,7 +212,6 @@ async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) ->
     _CONFIG.loaded_app = app
     protocol, transport = PROTOCOL(_CONFIG, state, {}), FakeTransport()
     protocol.connection_made(transport)
-    accepted_bytes = 0
     for part in parts:
         if is_pumped:
             await loop.settle()
@@ -235,15 +220,13 @@ async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) ->
         if not transport.is_reading():
             break
         protocol.data_received(part)
-        accepted_bytes += len(part)
     await loop.settle()
-    kept_bytes = held_bytes(protocol, apart_from=(app, transport, _CONFIG, state, loop, *_shared()))
     await _leave(protocol, transport)
     app.released.set()
     await loop.settle()
     expect(not state.tasks, f"requests outlive their connection: {state.tasks}")
     expect(not app.errors, f"the app failed: {app.errors}")
-    return Seen(app.requests, bytes(transport.written), accepted_bytes, kept_bytes)
+    return Seen(app.requests, bytes(transport.written))
 
 
 async def _leave(protocol: BoundedProtocol, transport: FakeTransport) -> None:
@@ -270,12 +253,7 @@ async def _connect_slowly(parts: Sequence[bytes], app: Recorder, rng: random.Ran
     expect(was_closed, f"the connection is still open after {MAX_IDLE_S:g} s")
     expect(not state.tasks, f"requests outlive their connection: {state.tasks}")
     await loop.settle()
-    return Seen(app.requests, bytes(transport.written), 0)
-
-
-def _shared() -> Iterator[object]:
-    yield from (logging.getLogger("uvicorn.error"), logging.getLogger("uvicorn.access"))
-    yield from (_CONFIG.__dict__, logging.root)
+    return Seen(app.requests, bytes(transport.written))
 
 
 _CONFIG = uvicorn.Config(
@@ -304,8 +282,6 @@ def check(data: bytes) -> None:
         _compare_heads(slow, longest)
     longest = max(seen, key=lambda one: len(one.complete))
     _compare_with_h11(data, longest)
-    if rng.randrange(64) == 0:
-        check_memory(data)
 
 
 def _compare(one: Seen, other: Seen) -> None:
@@ -411,22 +387,6 @@ def read_by_h11(data: bytes) -> tuple[list[Request], str]:
             else:
                 break
     return [r for r in requests if r.is_complete], "closed"
-
-
-def check_memory(data: bytes) -> None:
-    """Check that a connection's memory does not grow with the data that it receives."""
-    loop, rng = virtual_loop(), randomness(data)
-    start, end = data[: len(data) // 2], data[len(data) // 2 :]
-    for is_blocked in (False, True):
-        size_bytes = REPEATED_BYTES_BLOCKED if is_blocked else REPEATED_BYTES
-        first, repeated = rng.choice(((b"", data), (start, end), (data, end)))
-        sent = first + repeated * (size_bytes // max(1, len(repeated)))
-        parts = [sent[i : i + READ_BYTES] for i in range(0, len(sent), READ_BYTES)]
-        seen = loop.finish(_connect(parts, Recorder(is_blocked=is_blocked), is_pumped=True))
-        expect(
-            seen.held_bytes <= MAX_HELD_BYTES,
-            f"a connection holds {seen.held_bytes} bytes after {seen.accepted_bytes}",
-        )
 
 
 TOKENS = (

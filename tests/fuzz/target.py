@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import selectors
-import sys
-import types
 import zlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -143,19 +140,3 @@ def virtual_loop() -> VirtualLoop:
 
 
 _loop: VirtualLoop | None = None
-
-_SHARED = (types.ModuleType, types.FunctionType, types.CodeType, type, asyncio.AbstractEventLoop)
-
-
-def held_bytes(root: object, *, apart_from: Sequence[object] = ()) -> int:
-    """Return how much memory an object keeps alive, without objects that the process shares."""
-    seen = {id(shared) for shared in apart_from}
-    total, waiting = 0, [root]
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen or isinstance(value, _SHARED):
-            continue
-        seen.add(id(value))
-        total += sys.getsizeof(value)
-        waiting.extend(gc.get_referents(value))
-    return total

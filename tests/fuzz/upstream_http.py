@@ -26,21 +26,14 @@ from tests.fuzz.target import (
     Target,
     expect,
     fail,
-    held_bytes,
     randomness,
     splits,
     virtual_loop,
 )
 
-MAX_HELD_BYTES = 768 * 1024
-"""Most memory of a connection without a reader: 100 KB of headers as Python objects, 64 KB of a
-body, and one read."""
-
 MAX_PART_BYTES = 1024 * 1024
 """Longest part of a body that is read at once, after decompression."""
 
-READ_BYTES = 64 * 1024
-REPEATED_BYTES = 512 * 1024
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -127,17 +120,14 @@ async def _exchange(parts: Sequence[bytes], *, is_reset: bool, is_pumped: bool) 
 
 async def _play(
     connection: Connection, transport: FakeTransport, parts: Sequence[bytes], *, is_pumped: bool
-) -> int:
-    """Send parts while they are read, and return the number of bytes read."""
-    accepted_bytes = 0
+) -> None:
+    """Send parts while they are read."""
     for part in parts:
         if is_pumped or transport.is_reading_paused:
             await virtual_loop().settle()
         if transport.is_closed or transport.is_reading_paused:
             break
         connection.data_received(part)
-        accepted_bytes += len(part)
-    return accepted_bytes
 
 
 async def _read(connection: Connection, outcome: Outcome) -> None:
@@ -166,8 +156,6 @@ def check(data: bytes) -> None:
         _check_answer(outcome)
     if not is_reset:
         _compare_with_h11(sent, first)
-    if rng.randrange(64) == 0:
-        check_memory(data)
 
 
 def _compare(one: Outcome, other: Outcome) -> None:
@@ -299,30 +287,6 @@ def read_by_h11(sent: bytes) -> Outcome:
     except h11.RemoteProtocolError as exc:
         outcome.error = str(exc)
     return outcome
-
-
-def check_memory(data: bytes) -> None:
-    """Check that a connection's memory does not grow with the data sent while nothing is read."""
-    sent = data[1:]
-    start, period = sent[: len(sent) // 2], sent[len(sent) // 2 :] or b"\r\n"
-    endless = start + period * (REPEATED_BYTES // len(period))
-    for flood in (endless, sent + endless):
-        parts = [flood[i : i + READ_BYTES] for i in range(0, len(flood), READ_BYTES)]
-        virtual_loop().finish(_flood(parts))
-
-
-async def _flood(parts: Sequence[bytes]) -> None:
-    connection, transport = Connection(), FakeTransport()
-    connection.connection_made(transport)
-    await connection.send("m", b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
-    accepted_bytes = await _play(connection, transport, parts, is_pumped=True)
-    kept_bytes = held_bytes(connection, apart_from=(transport, virtual_loop()))
-    connection.close()
-    connection.connection_lost(None)
-    expect(
-        kept_bytes <= MAX_HELD_BYTES,
-        f"a connection holds {kept_bytes} bytes after {accepted_bytes}",
-    )
 
 
 TOKENS = (

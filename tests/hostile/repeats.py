@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
 from tests.apis import Api, UpstreamApi
+from tests.providers.answers import DONE, Reply, data_of
 
 Json = Any
 Path = tuple[str | int, ...]
@@ -349,234 +351,107 @@ SAMPLES: Mapping[Api, Json] = {
 """Bodies that every API can express."""
 
 
-_OUTPUT_MESSAGE = {
-    "type": "message",
-    "role": "assistant",
-    "content": [{"type": "output_text", "text": "word", "annotations": []}],
-}
-_REASONING = {
-    "type": "reasoning",
-    "summary": [{"type": "summary_text", "text": "hm"}],
-    "encrypted_content": SEAL,
-}
-_USED = {"toolUse": {"toolUseId": "c#", "name": "f0", "input": {"k#": "#"}}}
+_PARTS = (
+    Thinking("hm", SEAL),
+    Thinking("", SEAL, is_hidden=True),
+    Text("word"),
+    ToolUse("c#", "f0", '{"k":"a"}'),
+    ToolUse("d#", "f1", "{}"),
+)
 
 
-def _choice(**message: Json) -> dict[str, Json]:
-    said = {"role": "assistant", **message}
-    return {"index": "#", "message": said, "finish_reason": "stop"}
+def _chunk(**delta: Json) -> dict[str, Json]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
 
-def _response(output: Sequence[Json], status: str = "completed") -> dict[str, Json]:
-    head = {"id": "resp_1", "object": "response", "model": "m", "status": status}
-    return {**head, "output": [*output], "usage": {"input_tokens": 1, "output_tokens": 1}}
-
-
-def _message(content: Sequence[Json]) -> dict[str, Json]:
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
-    return {**head, "content": [*content], "usage": {"input_tokens": 1, "output_tokens": 1}}
-
-
-ANSWERS: Mapping[UpstreamApi, dict[str, Make]] = {
-    apis.CHAT: repetitions(
-        {
-            "id": "a",
-            "object": "chat.completion",
-            "choices": [
-                _choice(content="word", tool_calls=[_CALL], annotations=[{"type": "url"}]),
-                _choice(content=[{"type": "text", "text": "a"}], reasoning_details=[{"text": "a"}]),
-                _choice(content=[{"type": "thinking", "thinking": [{"text": "hm"}]}]),
-            ],
-        }
-    ),
-    apis.RESPONSES: repetitions(_response([_REASONING, _OUTPUT_MESSAGE, _CALL_ITEM])),
-    apis.MESSAGES: repetitions(_message([_THINKING, _HIDDEN_THINKING, _TEXT, _TOOL_USE])),
-    apis.CONVERSE: repetitions(
-        {
-            "output": {
-                "message": {
-                    "role": "assistant",
-                    "content": [
-                        {"reasoningContent": {"reasoningText": {"text": "hm", "signature": SEAL}}},
-                        {"reasoningContent": {"redactedContent": SEAL}},
-                        {"text": "word"},
-                        {"citationsContent": {"content": [{"text": "a"}]}},
-                        _USED,
-                    ],
-                }
-            },
-            "stopReason": "end_turn",
-            "usage": {},
-        }
-    ),
-}
-"""Whole answers by API and by what is repeated in them."""
-
-
-def _chunk(delta: Json, reason: str | None = None) -> dict[str, Json]:
-    choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return {"id": "a", "object": "chat.completion.chunk", "choices": [choice]}
-
-
-def _called(arguments: str, **fields: Json) -> dict[str, Json]:
-    call = {"index": "#", "function": {"name": "f", "arguments": arguments}, **fields}
-    return _chunk({"tool_calls": [call]})
-
-
-def _added(item: Json) -> dict[str, Json]:
-    return {"type": "response.output_item.added", "output_index": "#", "item": item}
-
-
-def _done(item: Json) -> dict[str, Json]:
-    return {"type": "response.output_item.done", "output_index": "#", "item": item}
-
-
-def _delta(kind: str, text: str = "a ", **fields: Json) -> dict[str, Json]:
-    return {"type": f"response.{kind}.delta", "output_index": "#", "delta": text, **fields}
-
-
-def _start(block: Json) -> dict[str, Json]:
-    return {"type": "content_block_start", "index": "#", "content_block": block}
-
-
-def _grow(kind: str, **fields: Json) -> dict[str, Json]:
-    return {"type": "content_block_delta", "index": "#", "delta": {"type": kind, **fields}}
-
-
-_STOP = {"type": "content_block_stop", "index": "#"}
-_END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}
-_CONVERSE_CALL = {"toolUse": {"toolUseId": "c#", "name": "f"}}
-_CONVERSE_STOP = {"contentBlockStop": {"contentBlockIndex": "#"}}
-
-
-def _converse_delta(**delta: Json) -> dict[str, Json]:
-    return {"contentBlockDelta": {"contentBlockIndex": "#", "delta": delta}}
-
-
-_STREAMS: Mapping[UpstreamApi, tuple[Json, Mapping[str, Sequence[Json]], Sequence[Json]]] = {
+_OTHER_EVENTS: Mapping[UpstreamApi, Sequence[Json]] = {
     apis.CHAT: (
-        _chunk({"role": "assistant"}),
-        {
-            "text": [_chunk({"content": "a "}), _chunk({"reasoning": "b"})],
-            "blanks": [_chunk({"content": " "})],
-            "refusals": [_chunk({"refusal": "No."})],
-            "reasoning": [_chunk({"reasoning_details": [{"text": "a", "signature": SEAL}]})],
-            "hidden reasoning": [_chunk({"reasoning_details": [{"data": SEAL}]})],
-            "parts": [_chunk({"content": [{"type": "text", "text": "a"}]})],
-            "calls": [_called("{", id="c#"), _called(" "), _called("}")],
-            "blank arguments": [_called("", id="c#"), _called(" "), _called("{")],
-            "calls at one place": [_called("{}", id="c#", index=0)],
-            "ends": [_called("{}", id="c#"), _chunk({}, "tool_calls")],
-            "usage": [{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}],
-            "nothing": [_chunk({})],
-        },
-        [_chunk({}, "tool_calls")],
+        _chunk(content=" "),
+        _chunk(refusal="No."),
+        _chunk(reasoning_details=[{"text": "a", "signature": SEAL}]),
+        _chunk(reasoning_details=[{"data": SEAL}]),
+        _chunk(content=[{"type": "text", "text": "a"}]),
+        _chunk(tool_calls=[{"index": "#", "id": "e#", "function": {"name": "f", "arguments": ""}}]),
+        _chunk(tool_calls=[{"index": 0, "id": "e#", "function": {"name": "f", "arguments": "{"}}]),
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+        _chunk(),
     ),
     apis.RESPONSES: (
-        {"type": "response.created", "response": _response([], "in_progress")},
-        {
-            "messages": [
-                _added({**_OUTPUT_MESSAGE, "content": []}),
-                _delta("output_text"),
-                _done(_OUTPUT_MESSAGE),
-            ],
-            "refusals": [_delta("refusal")],
-            "annotations": [{"type": "response.output_text.annotation.added", "annotation": {}}],
-            "calls": [
-                _added({**_CALL_ITEM, "arguments": ""}),
-                _delta("function_call_arguments", " "),
-                _done(_CALL_ITEM),
-            ],
-            "reasoning": [
-                _added({**_REASONING, "summary": []}),
-                _delta("reasoning_summary_text", summary_index="#"),
-                _done(_REASONING),
-            ],
-            "events of other kinds": [{"type": "response.in_progress"}],
-            "keep-alives": [{"type": "keepalive"}],
-        },
-        [{"type": "response.completed", "response": _response([_OUTPUT_MESSAGE])}],
+        {"type": "response.refusal.delta", "output_index": "#", "delta": "a "},
+        {"type": "response.output_text.annotation.added", "annotation": {}},
+        {"type": "keepalive"},
     ),
     apis.MESSAGES: (
-        {"type": "message_start", "message": _message([])},
         {
-            "text": [_start({**_TEXT, "text": ""}), _grow("text_delta", text="a "), _STOP],
-            "calls": [
-                _start({**_TOOL_USE, "input": {}}),
-                _grow("input_json_delta", partial_json=" "),
-                _STOP,
-            ],
-            "thinking": [
-                _start({**_THINKING, "thinking": ""}),
-                _grow("thinking_delta", thinking="hm "),
-                _grow("signature_delta", signature=SEAL),
-                _STOP,
-            ],
-            "hidden thinking": [_start(_HIDDEN_THINKING), _STOP],
-            "citations": [_start(_TEXT), _grow("citations_delta", citation={}), _STOP],
-            "pings": [{"type": "ping"}],
-            "ends": [_END],
-            "events of other kinds": [{"type": "new"}],
+            "type": "content_block_delta",
+            "index": "#",
+            "delta": {"type": "citations_delta", "citation": {}},
         },
-        [_END, {"type": "message_stop"}],
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}},
+        {"type": "new"},
     ),
     apis.CONVERSE: (
-        {"messageStart": {"role": "assistant"}},
-        {
-            "text": [_converse_delta(text="a "), _CONVERSE_STOP],
-            "calls": [
-                {"contentBlockStart": {"contentBlockIndex": "#", "start": _CONVERSE_CALL}},
-                _converse_delta(toolUse={"input": " "}),
-                _CONVERSE_STOP,
-            ],
-            "reasoning": [
-                _converse_delta(reasoningContent={"text": "hm "}),
-                _converse_delta(reasoningContent={"signature": SEAL}),
-                _CONVERSE_STOP,
-            ],
-            "hidden reasoning": [_converse_delta(reasoningContent={"redactedContent": SEAL})],
-            "citations": [_converse_delta(citation={})],
-            "ends": [{"messageStop": {"stopReason": "end_turn"}}],
-            "events of other kinds": [{"new": {}}],
-        },
-        [
-            {"messageStop": {"stopReason": "end_turn"}},
-            {"metadata": {"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}}},
-        ],
+        {"contentBlockDelta": {"contentBlockIndex": "#", "delta": {"citation": {}}}},
+        {"messageStop": {"stopReason": "end_turn"}},
+        {"new": {}},
     ),
 }
-"""First event, repeated events, and last events of streams."""
+"""Events that a usual answer does not have."""
 
 
-def _same(at: int, events: Sequence[Json], count: int) -> list[Json]:
-    """Return one event several times, between the others of the same part."""
-    copies = _in_turn([events[at]], 1) * count
-    return [*_in_turn(events[:at], 1), *copies, *_in_turn(events[at + 1 :], 1)]
+def _with_numbers(value: Json) -> Json:
+    """Return an event with a number for the place of its part in the answer."""
+    if isinstance(value, list):
+        return [_with_numbers(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    places = {"output_index", "contentBlockIndex"}
+    if "finish_reason" not in value:  # the only choice of a chat answer
+        places.add("index")
+    return {key: "#" if key in places else _with_numbers(inner) for key, inner in value.items()}
 
 
-def _event_ways(events: Sequence[Json]) -> dict[str, Callable[[Sequence[Json], int], list[Json]]]:
-    if len(events) == 1:
-        return {"": _in_turn}
-    same = {f"[{at}]": partial(_same, at) for at in range(len(events))}
-    return {**same, " in turn": _in_turn, " in groups": _in_groups}
+def _sample(dialect: UpstreamApi) -> tuple[Json, list[Json], list[Json]]:
+    """Return the first event of a stream, those of its parts, and the last ones."""
+    usual = [data_of(each) for each in Reply(dialect, "m", _PARTS).events() if each != DONE]
+    last = len(usual) - (1 if dialect is apis.RESPONSES else 2)
+    middle = [_with_numbers(each) for each in usual[1:last]]
+    return usual[0], [*middle, *_OTHER_EVENTS[dialect]], usual[last:]
 
 
 def _stream(
-    dialect: UpstreamApi,
-    name: str,
-    repeat: Callable[[Sequence[Json], int], list[Json]],
-    count: int,
+    dialect: UpstreamApi, repeat: Callable[[Sequence[Json], int], list[Json]], count: int
 ) -> list[Json]:
-    first, segments, last = _STREAMS[dialect]
-    return [first, *repeat(segments[name], count), *last]
+    first, middle, last = _sample(dialect)
+    return [_numbered(first, 0), *repeat(middle, count), *_numbered(last, 0)]
 
+
+def _event_ways(events: Sequence[Json]) -> dict[str, Callable[[Sequence[Json], int], list[Json]]]:
+    """Return the ways to repeat one of the events, or all of them."""
+    ways = dict(_ways(list(events)))
+    return {f"{name} {_kind(events, name)}".strip(): way for name, way in ways.items()}
+
+
+def _kind(events: Sequence[Json], name: str) -> str:
+    """Return what an event such as `[3]` is called."""
+    if not name.startswith("["):
+        return ""
+    event = events[int(name[1:-1])]
+    if "choices" in event:
+        return " ".join(event["choices"][0]["delta"]) or "end"
+    return str(event.get("type") or next(iter(event)))
+
+
+ANSWERS: Mapping[UpstreamApi, dict[str, Make]] = {
+    dialect: repetitions(Reply(dialect, "m", _PARTS).whole()) for dialect in _OTHER_EVENTS
+}
+"""Whole answers by API and by what is repeated in them."""
 
 EVENTS: Mapping[UpstreamApi, dict[str, Make]] = {
     dialect: {
-        f"{name}{way}": partial(_stream, dialect, name, repeat)
-        for name, events in segments.items()
-        for way, repeat in _event_ways(events).items()
+        name: partial(_stream, dialect, way)
+        for name, way in _event_ways(_sample(dialect)[1]).items()
     }
-    for dialect, (_, segments, _) in _STREAMS.items()
+    for dialect in _OTHER_EVENTS
 }
 """Streams by API and by the events that are repeated in them."""

@@ -310,40 +310,6 @@ def test_hostile_names_are_text(tab: Page, gateway: Gateway) -> None:
     check_layout()
 
 
-def test_clients_see_their_own_budgets(browser: Browser, gateway: Gateway) -> None:
-    """A client's key sees the budgets of its key and its team on the Overview, and no list."""
-    gateway.create("teams", name="own", budget={"usd": 80, "period": "day"})
-    created = gateway.create(
-        "keys", name="own/1", team="own", budget={"usd": 10, "period": "total"},
-        requests_per_minute=60,
-    )  # fmt: skip
-    gateway.spend("key:own/1", BudgetPeriod.TOTAL, 2.5)
-    assert gateway.ask(created["secret"]) == 200
-    with browser.new_context(base_url=gateway.url) as context:
-        page = context.new_page()
-        problems = Problems(page)
-        page.goto("/ui")
-        page.get_by_label("Key of this gateway").wait_for()
-        problems.found.clear()  # the first question without a key
-        page.get_by_label("Key of this gateway").fill(created["secret"])
-        page.keyboard.press("Enter")
-        card = page.get_by_role("region", name="Budget")
-        expect(card.get_by_role("meter", name="Your key's budget")).to_have_attribute(
-            "aria-valuenow", "25"
-        )
-        expect(card).to_contain_text("$2.50 of $10.00 in total")
-        expect(card.get_by_role("meter", name="Budget of the team own")).to_be_visible()
-        expect(card).to_contain_text("60 requests/min")
-        expect(page.get_by_role("tab", name="Keys")).to_have_count(0)
-        assert problems.found == []
-    headers = {"x-api-key": created["secret"]}
-    own = httpx.get(f"{gateway.url}/ui/api/traffic/account", headers=headers).json()
-    assert own["name"] == "own/1"
-    assert httpx.get(f"{gateway.url}/admin/keys", headers=headers).status_code == 403
-    # A key of the configuration file has no limits.
-    assert gateway.api.get("/ui/api/traffic/account").json() is None
-
-
 @pytest.mark.timeout(INSTALL_S)
 def test_views_of_accounts_are_accessible_and_fit_every_width(
     browser: Browser, gateway: Gateway, axe: str

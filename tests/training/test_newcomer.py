@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
@@ -83,13 +82,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def first_gateway(folder: Path) -> Iterator[str]:
-    """Run README's first command."""
-    with serving(command(README, "make serve"), folder) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
 def own_config(folder: Path, sandbox: Sandbox) -> Path:
     """Write README's configuration, at the address of a server that answers."""
     (text,) = blocks(README, "yaml")
@@ -112,25 +104,6 @@ def run_program(address: str, folder: Path, *programs: str) -> None:
     path = folder / "program.py"
     path.write_text("\n".join(programs).replace(ADDRESS, address))
     runpy.run_path(str(path))
-
-
-def test_first_answer_is_the_one_that_readme_shows(
-    first_gateway: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first program prints the streamed call and the sentence that follow it in README."""
-    run_program(first_gateway, folder, blocks(README, "python")[0])
-    shown = next(block for block in blocks(README, "text") if block.startswith("get_forecast"))
-    printed = capsys.readouterr().out
-    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
-
-
-def test_page_is_served_where_readme_says(first_gateway: str) -> None:
-    """README's address of the page answers with the page."""
-    found = re.search(rf"<http://{ADDRESS}(\S+)>", README)
-    assert found is not None
-    page = httpx.get(f"http://{first_gateway}{found[1]}", headers={"accept": "text/html"})
-    assert page.status_code == 200
-    assert "<title>Switchcraft" in page.text
 
 
 def test_list_of_models_passes_the_check(

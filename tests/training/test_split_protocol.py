@@ -63,16 +63,6 @@ def load(values: Settings, tmp_path: Path) -> Load:
     return load_with
 
 
-def test_each_dataset_is_split_80_10_10_by_the_seed(load: Load) -> None:
-    """Every dataset has a tenth of its rows in the test part, and a seed gives another split."""
-    data = load({})
-    split = data.split()
-    assert split.sizes() == {"train": 40, "validation": 5, "test": 5}
-    assert sorted(data.table.examples[row].dataset for row in split.test) == sorted(DATASETS)
-    other = data.config.model_copy(update={"seed": 2})
-    assert replace(data, config=other).split() != split
-
-
 def test_held_out_dataset_is_tested_whole_and_never_trained_on(load: Load) -> None:
     """Training and validation lose the held-out dataset and all near-duplicates of its rows."""
     data = load({"held_out": ["glaive"]})

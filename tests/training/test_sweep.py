@@ -17,7 +17,6 @@ from rich.console import Console
 
 from router_service.artifact import Measure
 from switchcraft_training.cli import main
-from switchcraft_training.config import RunConfig
 from switchcraft_training.evaluation.seeds import (
     RULES,
     FinishedRun,
@@ -27,7 +26,6 @@ from switchcraft_training.evaluation.seeds import (
     write_summary,
 )
 from switchcraft_training.models.checkpoints import Epoch
-from switchcraft_training.sweep import sweep_variants
 
 pytestmark = pytest.mark.slow
 
@@ -98,22 +96,6 @@ def test_sweep_resumes_and_runs_nothing_twice(
     assert {"large-FC", "oracle"} <= set(variant["entrants_on_validation"])
     assert variant["best"]["folder"] in (tmp_path / "out" / "sweep.html").read_text()
     assert "default accuracy" in capsys.readouterr().out
-
-
-def test_variant_changes_only_what_it_names(config: Path) -> None:
-    """A variant is the configuration with its own settings, merged at every level."""
-    values = yaml.safe_load(config.read_text())
-    values["sweep"] = {"variants": {"slow": {"training": {"max_epochs": 9}}, "same": {}}}
-    loaded = RunConfig.model_validate(values)
-    variants = sweep_variants(loaded, [])
-    assert list(variants) == ["slow", "same"]
-    assert variants["slow"].training.max_epochs == 9
-    assert variants["slow"].training.auxiliary_weight == loaded.training.auxiliary_weight
-    assert variants["slow"].pool == variants["same"].pool == loaded.pool
-    assert list(sweep_variants(loaded, ["a/Tiny_1"])) == ["tiny-1"]
-    values["sweep"]["variants"]["slow"] = {"training": {"max_epochs": 0}}
-    with pytest.raises(ValueError, match="max_epochs"):
-        RunConfig.model_validate(values)
 
 
 def finished(variant: str, seed: int, validation: float, test: float) -> FinishedRun:

@@ -12,13 +12,11 @@ from router_service.measurement.statistics import mean_auc
 from switchcraft_training.baselines.base import HeldOutResult, held_out
 from switchcraft_training.baselines.predictors import Neighbours
 from switchcraft_training.baselines.registry import baselines
-from switchcraft_training.baselines.simple import DatasetOracle
 from switchcraft_training.data.table import Floats, Table
 from tests.training.baselines.cases import (
     ARMS,
     SPLIT,
     CountingEmbedder,
-    example,
     learnable,
     views,
     without_labels,
@@ -94,37 +92,6 @@ def test_missing_label_is_ignored(name: str) -> None:
         assert result.probabilities is not None
         means.append(result.probabilities[is_hard, 0].mean())
     assert means == sorted(set(means))
-
-
-def table_of(correct: Floats, cost_usd: Floats) -> Table:
-    """Return a table of as many queries as there are labels."""
-    return Table(tuple(example(i, "x") for i in range(len(correct))), ARMS, correct, cost_usd)
-
-
-def test_heuristic_finds_its_threshold_in_the_training_data() -> None:
-    """Here, the number of tools separates hard from easy.
-
-    The number of turns, always 1, does not.
-    """
-    is_hard = TESTED.correct[:, 0] == 0
-    assert learnable_result("number of tools").choices.tolist() == is_hard.astype(int).tolist()
-    assert set(learnable_result("number of turns").choices) == {1}
-
-
-def test_dataset_oracle_uses_categories_and_else_the_best_arm() -> None:
-    """A category has its best arm, the cheaper of equal ones.
-
-    An unseen category the best overall.
-    """
-    table, baseline = learnable(), DatasetOracle()
-    unknown = (
-        example(0, "x", category="easy"),
-        example(1, "x", category="hard"),
-        example(2, "x", category="other"),
-    )
-    assert baseline.fit(table, table)(unknown).tolist() == [0, 1, 1]
-    tied = table_of(np.ones((4, 2)), np.tile([2.0, 1.0], (4, 1)))
-    assert baseline.fit(tied, tied)(tied.examples).tolist() == [1, 1, 1, 1]
 
 
 def clustered(rows: int, seed: int) -> Floats:

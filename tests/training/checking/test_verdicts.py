@@ -340,17 +340,6 @@ def test_different_digit_or_sign_is_never_accepted(number: float, data: st.DataO
     )
 
 
-WORDS = st.sampled_from("urgent open the door send now all rooms".split())
-
-
-@given(st.lists(WORDS, min_size=1, max_size=5), st.integers(0, 4), st.sampled_from(["not", "no"]))
-def test_added_negation_is_never_accepted(words: list[str], place: int, negation: str) -> None:
-    """A text with one more negation is a different text."""
-    negated = [*words[:place], negation, *words[place:]]
-    assert not judge(STRING, " ".join(words), " ".join(negated))[0]
-    assert not judge(STRING, " ".join(negated), " ".join(words))[0]
-
-
 EXAMPLE = Example("q", "simple", {"messages": [], "tools": [{"function": {"name": "f"}}]})
 
 

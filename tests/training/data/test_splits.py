@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchcraft_training.data.splits import merge_equal_queries, split_examples, unique
+from switchcraft_training.data.splits import merge_equal_queries, split_examples
 from switchcraft_training.data.table import Table
 from switchcraft_training.records import Example
 
@@ -65,18 +65,6 @@ def test_every_category_is_split_80_10_10() -> None:
     for part in (split.validation, split.test):
         assert sum(CORPUS[i].category == "hard" for i in part) == 4
     assert sorted(i for part in split.parts() for i in part) == list(range(len(CORPUS)))
-
-
-def test_equal_queries_with_equal_tools_are_kept_once() -> None:
-    """Case and spacing do not make a different query, but other tools do."""
-    corpus = [
-        example(0, "a", "Book a table", "f"),
-        example(1, "b", " book  a TABLE ", "f"),
-        example(2, "a", "Book a table", "g"),
-    ]
-    assert unique(corpus) == [0, 2]
-    assert unique(corpus, "category") == [0, 1, 2]
-    assert sum(split_examples(corpus, 1, within="category").sizes().values()) == 3
 
 
 def test_turns_of_a_conversation_are_never_parted() -> None:

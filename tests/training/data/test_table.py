@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,6 @@ from switchcraft_training.data.table import (
     profile_arms,
 )
 from switchcraft_training.records import Example
-from switchcraft_training.storage import complete_file
 
 NAN = np.nan
 LAYERS = ("correct", "cost_usd", "input_tokens", "output_tokens", "seconds", "attempts")
@@ -68,22 +65,6 @@ def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
     np.testing.assert_array_equal(part.correct, drawn.take([7, 3]).correct)
     assert (drawn.correct[:, 1] != table.one_attempt(seed=2).correct[:, 1]).any()
     assert len(table.take([]).one_attempt(seed=1)) == 0
-
-
-def test_file_gets_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
-    """After an error, the previous file is unchanged."""
-    path = tmp_path / "below" / "file"
-    with complete_file(path) as unfinished:
-        unfinished.write_text("whole")
-
-    def stop() -> None:
-        with complete_file(path) as unfinished:
-            unfinished.write_text("part")
-            raise ValueError("stopped")
-
-    with pytest.raises(ValueError, match="stopped"):
-        stop()
-    assert path.read_text() == "whole"
 
 
 PRICES = {

@@ -87,19 +87,6 @@ def test_token_counts_are_those_that_providers_charge(
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
 
 
-def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
-    """A step's id has its turn and step, and a step that cannot be parsed has a problem code."""
-    steps = {step.example_id: step for step in bfcl.RepeatedRuns(runs).steps("m")}
-    assert {name: step.problem for name, step in steps.items()} == {
-        "multi_turn_base_0:0:0": None,
-        "multi_turn_base_0:0:1": "arguments_not_json",
-        "multi_turn_base_0:0:2": None,
-        "multi_turn_base_0:1:0": "text",
-        "multi_turn_base_1": "no_answer",
-    }
-    assert steps["multi_turn_base_0:0:0"].calls == (Call("cd", {"folder": "a"}),)
-
-
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """Write a day's folder of the leaderboard's results repository, as it is published for v4."""

@@ -66,13 +66,6 @@ def patch(folder: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
-def test_correction_replaces_only_expected_calls(tmp_path: Path) -> None:
-    """The named row expects the corrected calls; its example and the other rows do not change."""
-    corrected = list(apply_patch(ROWS, patch(tmp_path, correction(ROWS[1]))))
-    wanted = ExpectedCall("pay_out", {"amount": (7,)}, frozenset({"amount"}))
-    assert corrected == [ROWS[0], Judged(ROWS[1].example, Expected((wanted,))), ROWS[2]]
-
-
 def test_input_correction_replaces_only_last_user_message(tmp_path: Path) -> None:
     """Only the last user message changes, no other message and no expected call."""
     (corrected, *_) = apply_patch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,13 +94,3 @@ def test_invalid_json_in_array_stops_reading(rest: str, tmp_path: Path) -> None:
     path.write_text('[{"a": 1}' + rest)
     with pytest.raises(DataError, match=r"is not valid JSON at row [123] or soon after"):
         read(path)
-
-
-def test_damaged_compressed_file_is_an_error(tmp_path: Path) -> None:
-    """The error names the file."""
-    path = tmp_path / "rows.json.gz"
-    whole = gzip.compress(b'[{"a": 1}]' + b" " * 1000)
-    for damaged in (whole[:20], whole[:15] + b"\xff" * 20, b"no gzip"):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match="cannot be read: "):
-            read(path)

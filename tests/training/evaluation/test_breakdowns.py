@@ -7,8 +7,6 @@ import pytest
 
 from router_service.policies.costs import Price
 from switchcraft_training.evaluation.breakdowns import (
-    confusion,
-    dataset_oracle,
     misroutes,
     routing,
     token_use,
@@ -48,19 +46,6 @@ def test_misroutes_are_counted_by_tools_turns_length_and_correct_models() -> Non
     assert [bucket.label for bucket in found["number of turns"]] == ["1", "5-8"]
     assert [bucket.label for bucket in found["length, words"]] == ["to 2", "3+"]
     assert [b.misrouted.n for b in found["number of correct models"]] == [1, 3, 1]
-
-
-def test_confusion_counts_all_and_avoidably_wrong_queries() -> None:
-    """Rows are predicted arms, columns the oracle's; queries that no arm solves are not lost."""
-    found = confusion(TABLE, CHOSEN)
-    assert np.array(found.queries).tolist() == [[1, 2], [1, 1]]
-    assert np.array(found.lost).tolist() == [[0, 1], [0, 0]]
-
-
-def test_dataset_oracle_chooses_the_best_arm_of_each_category() -> None:
-    """The choice is one arm per category, the cheapest of equally accurate ones."""
-    choices = dataset_oracle(TABLE, ["a", "b", "a", "b", "b"]).choices
-    assert choices.tolist() == [0, 1, 0, 1, 1]
 
 
 def test_chattiness_follows_the_papers_definition() -> None:

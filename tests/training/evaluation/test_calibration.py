@@ -9,10 +9,8 @@ from router_service.predictor.model import IDENTITY, Isotonic, Platt, Temperatur
 from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.calibration import (
     MAX_KNOTS,
-    calibration_figures,
     choose_calibration,
 )
-from tests.training.evaluation.cases import table_of
 
 QUERIES = 1_500
 
@@ -91,14 +89,3 @@ def test_unknown_labels_are_ignored_and_fractional_labels_are_weighted() -> None
     shares = choose_calibration(true, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
     assert isinstance(shares.calibration, Temperature)
     assert shares.calibration.temperature == pytest.approx(3, rel=0.01)
-
-
-def test_reliability_bin_has_mean_probability_and_accuracy() -> None:
-    """Predictions of 0.9 that are right half the time form one bin with an accuracy of 0.5."""
-    found = calibration_figures(
-        table_of(np.array([[1.0], [0.0]]), np.ones((2, 1)), ("a",)), np.full((2, 1), 0.9)
-    )
-    (only,) = found.bins
-    assert (only.lower, only.accuracy.value, only.accuracy.n) == (0.9, 0.5, 2)
-    assert only.confidence == pytest.approx(0.9)
-    assert [arm.name for arm in found.arms] == ["all arms", "a"]

@@ -22,7 +22,7 @@ from router_service.core.errors import (
 )
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.fetching.recordings import SOURCES, fetch_recording
-from switchcraft_training.fetching.sources import RECORDINGS, PublicRecording, Repository
+from switchcraft_training.fetching.sources import RECORDINGS, PublicRecording
 from tests.training.fetching.places import (
     QUESTION,
     RIGHT,
@@ -161,25 +161,6 @@ def test_repeated_command_verifies_the_folder(
         fetch_recording(recording, tmp_path, mirrors)
 
 
-def test_other_folders_stay_as_they_are(
-    recording: PublicRecording, mirrors: dict[str, str], tmp_path: Path
-) -> None:
-    """A folder from elsewhere, of other commits or with a damaged list is not overwritten."""
-    folder = tmp_path / recording.folder
-    folder.mkdir()
-    with pytest.raises(DataError, match=f"exists, but has no {SOURCES}"):
-        fetch_recording(recording, tmp_path, mirrors)
-    (folder / SOURCES).write_text("{")
-    with pytest.raises(DataError, match=r"cannot be read .* Remove the folder"):
-        fetch_recording(recording, tmp_path, mirrors)
-    folder.joinpath(SOURCES).unlink()
-    folder.rmdir()
-    fetch_recording(recording, tmp_path, mirrors)
-    moved = replace(recording, files=tuple(replace(f, commit="0" * 40) for f in recording.files))
-    with pytest.raises(DataError, match=r"has the revisions .*, and this version fetches"):
-        fetch_recording(moved, tmp_path, mirrors)
-
-
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
@@ -247,21 +228,3 @@ def test_questions_may_come_from_a_package(tmp_path: Path, monkeypatch: pytest.M
     (judged,) = found.judged()
     assert judged.example.id == "simple_python_0"
     assert [judged.expected.calls[0].name] == ["geometry_area"]
-
-
-def test_documentation_has_the_table() -> None:
-    """`docs/recordings.md` names every recording, address, revision, size and licence."""
-    text = (ROOT / "docs/recordings.md").read_text()
-    for recording in RECORDINGS.values():
-        (row,) = (line for line in text.splitlines() if line.startswith(f"| `{recording.name}` |"))
-        assert f"| {recording.download_mb} MB | {recording.disk_mb} MB |" in row
-        assert f"`{recording.folder}`" in row
-        for files in recording.files:
-            assert f"`{files.source.name}`" in row
-            (line,) = (r for r in text.splitlines() if r.startswith(f"| `{files.source.name}` |"))
-            assert files.source.licence in line
-            if isinstance(files.source, Repository):
-                assert files.source.url in line
-                assert files.commit in line
-            else:
-                assert files.source.version in line

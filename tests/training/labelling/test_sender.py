@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
 from starlette.applications import Starlette
@@ -17,12 +14,11 @@ from starlette.routing import Route
 from switchcraft_training.labelling.answers import (
     FailureCode,
     Remedy,
-    Reply,
     RequestFailure,
     RequestResult,
 )
 from switchcraft_training.labelling.pool import Pool
-from switchcraft_training.labelling.sender import EndpointClients, OutgoingRequest, parse_reply
+from switchcraft_training.labelling.sender import EndpointClients, OutgoingRequest
 from tests.serving import served
 
 MESSAGE = {"role": "assistant", "content": "hello", "reasoning_content": "hm"}
@@ -77,38 +73,3 @@ def test_each_failure_has_a_remedy(
     assert isinstance(refusal, RequestFailure)
     assert (refusal.code, refusal.remedy, refusal.status) == (code, remedy, status)
     assert not refusal.may_be_paid
-
-
-def test_retry_after_is_read_as_seconds_and_as_a_date() -> None:
-    """The header may be in seconds or a date; other values are ignored."""
-    at = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
-    waits = []
-    for value in ("7", at, "soon"):
-        refusal = send(429, {"error": {"message": "no"}}, {"retry-after": value})
-        assert isinstance(refusal, RequestFailure)
-        waits.append(refusal.retry_after_s)
-    assert waits[0] == 7
-    assert waits[1] == pytest.approx(60, abs=5)
-    assert waits[2] is None
-
-
-def test_reply_keeps_message_and_token_counts() -> None:
-    """The message keeps the endpoint's own fields, and all token counts are read."""
-    usage = {
-        "prompt_tokens": 20,
-        "completion_tokens": 9,
-        "prompt_tokens_details": {"cached_tokens": 16},
-        "completion_tokens_details": {"reasoning_tokens": 5},
-    }
-    choice = {"message": MESSAGE, "finish_reason": "length"}
-    reply = parse_reply(json.dumps({"choices": [choice], "model": "m-1", "usage": usage}), 1.5)
-    assert reply == Reply(
-        message=MESSAGE,
-        finish_reason="length",
-        served_model="m-1",
-        input_tokens=20,
-        output_tokens=9,
-        cached_tokens=16,
-        reasoning_tokens=5,
-        latency_s=1.5,
-    )

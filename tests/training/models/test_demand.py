@@ -8,8 +8,7 @@ import numpy as np
 
 from router_service.predictor.packing import Packed
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.branches import fit_demand, held_out_demand
-from switchcraft_training.models.optimization import feature_tensor
+from switchcraft_training.models.branches import held_out_demand
 from tests.training.models.cases import rows_of
 
 
@@ -20,15 +19,6 @@ def asking(n: int, groups: int, seed: int = 0) -> Table:
     packed = [Packed((1, 2), (float(wanted), float(rng.random())), ()) for wanted in calls]
     data = rows_of(packed, np.zeros((n, 2), dtype=np.float32))
     return replace(data, expected_calls=calls.astype(np.float64), groups=np.arange(n) % groups)
-
-
-def test_demand_is_learned_as_none_one_or_several() -> None:
-    """The three probabilities sum to 1; two or more calls are one class."""
-    data, others = asking(300, 100), asking(100, 100, seed=1)
-    forest = fit_demand(data, 0)
-    said = forest(feature_tensor(others)).numpy()
-    np.testing.assert_allclose(said.sum(1), 1.0, atol=1e-5)
-    assert (said.argmax(1) == np.minimum(others.expected_calls, 2)).mean() > 0.95
 
 
 def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:

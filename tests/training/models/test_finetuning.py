@@ -10,14 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from sklearn.metrics import f1_score
 from torch import Tensor
 
-from switchcraft_training.evaluation.metrics import f1_measures, macro_f1, micro_f1
 from switchcraft_training.models.finetuning import finetune_encoder
 from tests.training.models.cases import config, encoder, rows, with_labels
 from tests.training.models.job import main
@@ -123,36 +120,6 @@ def test_finished_run_is_reused_only_for_equal_inputs(
     finetune_encoder(encoder(), other_rate, train, validation, workspace=tmp_path)
     assert caplog.text.count("was already finished") == 1
     assert len(list(tmp_path.glob("checkpoints/*/finished.safetensors"))) == 4
-
-
-def test_f1_of_shares_equals_scikit_learn() -> None:
-    """A share counts as correct from 0.5; a head with one outcome follows the convention.
-
-    The measures with standard errors have the same values.
-    """
-    rng = np.random.default_rng(0)
-    labels = rng.choice([0, 1 / 3, 0.5, 2 / 3, 1], (50, 5)).astype(np.float32)
-    labels[:, 3] = 0
-    labels[:, 4] = 1
-    labels[rng.random(labels.shape) < 0.2] = np.nan
-    probabilities = rng.random((50, 5))
-    probabilities[:, 3] /= 2
-    known = [~np.isnan(column) for column in labels.T]
-    scores = [
-        f1_score(y[mask] >= 0.5, p[mask] >= 0.5, zero_division=0)
-        for y, p, mask in zip(labels.T, probabilities.T, known, strict=True)
-    ]
-    assert scores[3] == 0
-    assert scores[4] > 0
-    assert macro_f1(labels, probabilities) == pytest.approx(np.mean(scores))
-    is_known = ~np.isnan(labels)
-    together = f1_score(labels[is_known] >= 0.5, probabilities[is_known] >= 0.5)
-    assert micro_f1(labels, probabilities) == pytest.approx(together)
-    measured = f1_measures(labels.astype(np.float64), probabilities)
-    assert [each.value for each in measured.arms] == pytest.approx(scores)
-    assert measured.macro.value == pytest.approx(np.mean(scores))
-    assert measured.micro.value == pytest.approx(together)
-    assert 0 < measured.micro.stderr < 0.1
 
 
 def test_bf16_learns_and_keeps_fp32_weights(tmp_path: Path) -> None:

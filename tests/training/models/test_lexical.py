@@ -73,34 +73,3 @@ def test_branch_equals_scikit_learn() -> None:
         np.testing.assert_allclose(logits(branch, rows), np.transpose(wanted), atol=2e-2)
     right = (logits(branch, test)[:, 0] > 0) == (labels_of(test)[:, 0] == 1)
     assert right.mean() >= 0.85
-
-
-def test_share_counts_as_weighted_answers() -> None:
-    """A label of 0.25 has the effect of four attempts with weight 1/4, of which one is correct."""
-    train = queries(80, 1)
-    words = labels_of(train)[:, :1]
-    soft = np.where(words == 1, 0.75, 0.25).astype(np.float32)
-    branch = fit_lexical(train, soft)
-    said = 1 / (1 + np.exp(-logits(branch, train)[:, 0]))
-    assert said[words[:, 0] == 1].min() > said[words[:, 0] == 0].mean()
-    assert ((said > 0.2) & (said < 0.8)).all()
-    tfidf = TfidfTransformer(sublinear_tf=True).fit(hashed(train))
-    known = tfidf.transform(hashed(train * 4))
-    attempts = np.concatenate([(soft[:, 0] > step) for step in (0.0, 0.25, 0.5, 0.75)])
-    model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear")
-    model.fit(known, attempts, sample_weight=np.full(len(attempts), 0.25))
-    wanted = model.decision_function(tfidf.transform(hashed(train)))
-    np.testing.assert_allclose(logits(branch, train)[:, 0], wanted, atol=2e-2)
-
-
-def test_unknown_labels_are_ignored() -> None:
-    """An arm learns only from rows that it was asked; document frequencies use all rows."""
-    train = queries(120, 1)
-    labels = labels_of(train)
-    labels[60:, 0] = np.nan
-    branch = fit_lexical(train, labels)
-    tfidf = TfidfTransformer(sublinear_tf=True).fit(hashed(train))
-    known = tfidf.transform(hashed(train[:60]))
-    model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(known, labels[:60, 0])
-    wanted = model.decision_function(tfidf.transform(hashed(train)))
-    np.testing.assert_allclose(logits(branch, train)[:, 0], wanted, atol=2e-2)

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from sentencepiece import SentencePieceTrainer
 
 from router_service.apis.conversation import parse_conversation
 from router_service.predictor.model import Classifier
@@ -21,7 +20,7 @@ from switchcraft_training.models.export import (
 )
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, rows_of
-from tests.training.models.stand_ins import CORPUS, STAND_INS, save
+from tests.training.models.stand_ins import STAND_INS, save
 
 pytestmark = pytest.mark.slow
 
@@ -72,29 +71,3 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     assert abs(single - full).max() < 1e-6
     assert 0 < abs(int8 - wanted).max() < 0.05
     assert wanted.std(0).max() > 1e-4
-
-
-def test_sentencepiece_tokenizer_loads(tmp_path: Path) -> None:
-    """DeBERTa-v3 is published with only `spm.model`; its special tokens are one token each."""
-    folder = save("deberta", tmp_path / "deberta")
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
-    text = tmp_path / "text"
-    text.write_text("\n".join(f"{CORPUS} {i}" for i in range(50)))
-    SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(folder / "spm"),
-        vocab_size=45,
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        minloglevel=2,
-        pad_piece="[PAD]",
-        bos_piece="[CLS]",
-        eos_piece="[SEP]",
-        unk_piece="[UNK]",
-    )
-    (row,) = pack(load_encoder(str(folder)), ["weather"])
-    assert (row.token_ids[0], row.token_ids[-1]) == (1, 2)
-    assert row.token_ids.count(2) == 4

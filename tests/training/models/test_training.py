@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.checkpoints import Epoch, best_epoch
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.optimization import (
     collate,
@@ -113,14 +112,6 @@ def test_patience_stops_a_run_that_does_not_improve() -> None:
     )
     losses = [epoch.loss for epoch in trained.epochs]
     assert losses.index(min(losses)) == len(losses) - 3  # two epochs of patience behind the best
-
-
-def test_best_epoch_follows_the_setting() -> None:
-    """`select_on` decides which epoch is kept; among equal ones, the earliest."""
-    epochs = [Epoch(1, 0, 0.5, 0.7, 0.8), Epoch(2, 0, 0.4, 0.6, 0.9), Epoch(3, 0, 0.4, 0.7, 0.7)]
-    assert best_epoch(epochs, config(select_on="loss").training).number == 2
-    assert best_epoch(epochs, config(select_on="macro_f1").training).number == 1
-    assert best_epoch(epochs, config(select_on="last").training).number == 3
 
 
 def test_binary_labels_are_one_attempt_of_the_trained_rows() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from router_service.artifact import (
     MANIFEST,
@@ -30,7 +29,6 @@ from router_service.measurement.simulation import (
     VerifiedAnswers,
 )
 from router_service.policies.costs import Price
-from router_service.predictor.model import Graph
 from router_service.verifier.graphs import GAIN_FEATURES, StepTerms, Verifier
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers
@@ -39,7 +37,6 @@ from switchcraft_training.models.verifier import (
     TrainedVerifier,
     VerifierData,
     fit_verifier,
-    save_boosted_trees,
 )
 from switchcraft_training.predictions import cross_validate
 from switchcraft_training.records import Answer, Example, Expected, Judged
@@ -64,42 +61,6 @@ from tests.training.verifiers import (
 )
 
 Rows = NDArray[np.float32]
-
-
-def at_thresholds(
-    model: HistGradientBoostingClassifier | HistGradientBoostingRegressor, rows: Rows
-) -> Rows:
-    """Return rows with a feature at each threshold, and at the two numbers next to it."""
-    found = [rows]
-    for stage in model._predictors:
-        for node in stage[0].nodes:
-            if node["is_leaf"]:
-                continue
-            near = np.float32(node["num_threshold"])
-            values = [near, *(np.nextafter(near, np.float32(s * np.inf)) for s in (1, -1))]
-            changed = np.repeat(rows[:1], 3, axis=0)
-            changed[:, node["feature_idx"]] = values
-            found.append(changed)
-    return np.concatenate(found)
-
-
-@pytest.mark.parametrize("is_probability", [True, False])
-def test_graph_equals_scikit_learn(is_probability: bool, tmp_path: Path) -> None:
-    """The exported graph gives scikit-learn's predictions, also at thresholds and next to them."""
-    rng = np.random.default_rng(0)
-    rows = np.column_stack([rng.normal(size=300), rng.integers(0, 5, 300), rng.random(300)])
-    rows = rows.astype(np.float32)
-    targets = rows[:, 0] + rows[:, 1] > 2 * rng.random(300)
-    kind = HistGradientBoostingClassifier if is_probability else HistGradientBoostingRegressor
-    with one_thread():
-        model = kind(max_iter=15, min_samples_leaf=5, random_state=0).fit(rows, targets)
-        save_boosted_trees(model, tmp_path / "trees.onnx", is_probability=is_probability)
-        asked = at_thresholds(model, rows)
-        wanted = model.predict_proba(asked)[:, 1] if is_probability else model.predict(asked)
-    found = Graph(tmp_path / "trees.onnx").evaluate({"features": asked})
-    assert found.shape == (len(asked), 1)
-    np.testing.assert_allclose(found[:, 0], wanted, atol=1e-6)
-    assert np.ptp(wanted) > 0.5
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,7 @@ from router_service.checker.toolbox import ExpectedCall
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool, single_accuracies
 from router_service.offline import list_policies
 from router_service.policies.costs import Price
-from router_service.policies.verified import Verified
 from router_service.router import Router
-from router_service.verifier.answer_features import Question
-from router_service.verifier.steps import ArmAnswer, VerificationState
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows
 from switchcraft_training.models import branches
@@ -184,21 +181,6 @@ def test_the_new_arm_is_predicted_and_chosen(joined: Path) -> None:
     decision = router.decide(ROWS[0].example.request, "theta=0.5")
     assert decision.arm == NEW
     assert decision.cost_usd[NEW] == pytest.approx((100 * 0.01 + 20 * 0.02) / 1e6)
-
-
-def test_the_new_arm_takes_part_in_verification(joined: Path) -> None:
-    """The verifier judges an answer of the new arm and can ask for it."""
-    router = Router.load(joined)
-    request = ROWS[0].example.request
-    prediction = router.predict(parse_conversation(request))
-    question = Question(parse_conversation(request), request["tools"])
-    policy = router.policy("verified=0.001")
-    assert isinstance(policy, Verified)
-    step = router.next_step(question, prediction, VerificationState(policy, arms=[NEW]))
-    assert step.ask == (NEW,)
-    state = VerificationState(policy, arms=router.arms[:2], candidates=[ArmAnswer(NEW, None)])
-    step = router.next_step(question, prediction, state)
-    assert 0 <= step.p_correct[NEW] <= 1
 
 
 @pytest.fixture(scope="module")

@@ -152,17 +152,3 @@ def test_another_artifact_decides_by_its_own_predictions(
     cheapest = found["accuracy"]["policies"]["theta=0"]
     share = np.mean([d.arm == pair[1] for d in read_log(log).decisions[:-1]])
     assert cheapest["same"] == pytest.approx(share)
-
-
-@pytest.mark.parametrize(
-    ("policy", "problem"),
-    [("theta=2", "outside 0 to 1"), ("economy", "write theta=P or drift=P")],
-)
-def test_invalid_policy_is_an_error(
-    tmp_path: Path, policy: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An invalid policy is an error, and so is a policy's name without an artifact."""
-    log = write_log(tmp_path, log_lines(20, 0.4))
-    status, _, error = run(capsys, log, "--policy", policy)
-    assert status == 1
-    assert problem in error

@@ -6,34 +6,15 @@ import json
 
 import pytest
 
-from switchcraft_training.datasets.corrections import CorrectionKind, ErrorCategory
+from switchcraft_training.datasets.corrections import ErrorCategory
 from switchcraft_training.records import Judged
 from switchcraft_training.review.verify import read_opinion
-from tests.training.review.cases import CHRISTMAS, GARBLED, SAVINGS, UTTERANCE, VERDICTS, corrected
+from tests.training.review.cases import CHRISTMAS, GARBLED, SAVINGS, VERDICTS, corrected
 
 
 def verdict(kind: str, **fields: object) -> str:
     """Return a critic's answer."""
     return json.dumps({"verdict": kind, "explanation": "Because.", **fields})
-
-
-def test_usable_correction_becomes_suggestion() -> None:
-    """A wrong row has a suggestion with the correct calls and a category."""
-    opinion = read_opinion(SAVINGS, VERDICTS["savings"])
-    assert opinion.is_flagged
-    assert (opinion.kind, opinion.category) == (CorrectionKind.TRUTH, ErrorCategory.INCORRECT_VALUE)
-    assert opinion.change is not None
-    assert opinion.change.expected is not None
-    assert opinion.change.expected[0].arguments == {"account": ["S-204"]}
-    assert opinion.problem is None
-
-
-def test_ambiguous_input_has_suggested_message() -> None:
-    """The suggestion changes the user message, and keeps the expected calls."""
-    opinion = read_opinion(CHRISTMAS, VERDICTS["christmas"])
-    assert (opinion.is_flagged, opinion.kind) == (True, CorrectionKind.INPUT)
-    assert opinion.change is not None
-    assert (opinion.change.utterance, opinion.change.expected) == (UTTERANCE, None)
 
 
 @pytest.mark.parametrize(
