@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
 from tests.apis import Api, UpstreamApi
+from tests.providers.answers import DONE, STOPS, Refused, Reply, Usage, Written, data_of
 
 Json = Any
 
@@ -57,339 +58,29 @@ CASES = {
     "cached usage": Content(text="Yes.", prompt=1000, cached=800, written=100),
 }
 
-_CHAT_STOPS = {
-    "end": "stop",
-    "calls": "tool_calls",
-    "refusal": "stop",
-    "length": "length",
-    "filter": "content_filter",
-    "sequence": "stop",
-}
-_MESSAGES_STOPS = {
-    "end": "end_turn",
-    "calls": "tool_use",
-    "refusal": "refusal",
-    "length": "max_tokens",
-    "filter": "refusal",
-    "sequence": "stop_sequence",
-}
-_CONVERSE_STOPS = {
-    "end": "end_turn",
-    "calls": "tool_use",
-    "refusal": "refusal",
-    "length": "max_tokens",
-    "filter": "guardrail_intervened",
-    "sequence": "stop_sequence",
-}
 
-
-def pieces(text: str, size: int) -> Iterator[str]:
-    """Yield a text in pieces of a size."""
-    for start in range(0, len(text), size):
-        yield text[start : start + size]
+def _reply(content: Content, dialect: UpstreamApi, size: int = 3) -> Reply:
+    proof = "secret" if dialect is apis.RESPONSES else "c2ln"
+    parts: list[Written] = [Thinking(content.thinking, proof)] if content.thinking else []
+    parts += [Text(content.text)] if content.text else []
+    parts += [Refused(content.refusal)] if content.refusal else []
+    parts += [ToolUse(*call) for call in content.calls]
+    usage = Usage(
+        content.prompt, content.cached, content.completion, content.written, content.reasoning
+    )
+    stop = content.stop, content.stop_text
+    return Reply(dialect, "m", parts, 1, *stop, usage, piece_characters=size)
 
 
 def whole(content: Content, dialect: UpstreamApi) -> dict[str, Json]:
     """Return an answer that is not streamed."""
-    match dialect:
-        case apis.CHAT:
-            calls = [
-                {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
-                for id_, name, arguments in content.calls
-            ]
-            message = {
-                "role": "assistant",
-                "content": content.text or None,
-                "refusal": content.refusal or None,
-                **({"tool_calls": calls} if calls else {}),
-                **({"reasoning_content": content.thinking} if content.thinking else {}),
-            }
-            choice = {
-                "index": 0,
-                "message": message,
-                "finish_reason": _CHAT_STOPS[content.stop],
-                "stop_reason": content.stop_text,
-            }
-            return {
-                "id": "chatcmpl-1",
-                "object": "chat.completion",
-                "created": 1,
-                "model": "m",
-                "choices": [choice],
-                "usage": _usage(content, dialect),
-            }
-        case apis.RESPONSES:
-            return _response(content, list(_items(content)))
-        case apis.CONVERSE:
-            return {
-                "output": {"message": {"role": "assistant", "content": [*_converse(content)]}},
-                **_converse_stop(content),
-                "usage": _usage(content, dialect),
-                "metrics": {"latencyMs": 1},
-            }
-        case _:  # Messages
-            return _message(content) | {
-                "content": list(_blocks(content)),
-                "stop_reason": _MESSAGES_STOPS[content.stop],
-                "stop_sequence": content.stop_text,
-            }
+    return _reply(content, dialect).whole()
 
 
 def events(content: Content, dialect: UpstreamApi, size: int = 3) -> list[dict[str, Json]]:
     """Return the events of a streamed answer, with texts in pieces of a size."""
-    match dialect:
-        case apis.CHAT:
-            return list(_chat_events(content, size))
-        case apis.RESPONSES:
-            return list(_responses_events(content, size))
-        case apis.CONVERSE:
-            return list(_converse_events(content, size))
-        case _:  # Messages
-            return list(_messages_events(content, size))
-
-
-def _usage(content: Content, dialect: UpstreamApi) -> dict[str, Json]:
-    reasoning = {"reasoning_tokens": content.reasoning}
-    cached = {"cached_tokens": content.cached, "cache_write_tokens": content.written}
-    total = content.prompt + content.completion
-    match dialect:
-        case apis.CHAT:
-            return {
-                "prompt_tokens": content.prompt,
-                "completion_tokens": content.completion,
-                "total_tokens": total,
-                "prompt_tokens_details": cached,
-                "completion_tokens_details": reasoning,
-            }
-        case apis.RESPONSES:
-            return {
-                "input_tokens": content.prompt,
-                "input_tokens_details": cached,
-                "output_tokens": content.completion,
-                "output_tokens_details": reasoning,
-                "total_tokens": total,
-            }
-        case apis.CONVERSE:  # without the tokens of reasoning
-            return {
-                "inputTokens": content.prompt - content.cached - content.written,
-                "cacheReadInputTokens": content.cached,
-                "cacheWriteInputTokens": content.written,
-                "outputTokens": content.completion,
-                "totalTokens": total,
-            }
-        case _:  # Messages
-            return {
-                "input_tokens": content.prompt - content.cached - content.written,
-                "cache_read_input_tokens": content.cached,
-                "cache_creation_input_tokens": content.written,
-                "output_tokens": content.completion,
-                "output_tokens_details": {"thinking_tokens": content.reasoning},
-            }
-
-
-def _chat_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
-    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-
-    def chunk(delta: Json, reason: str | None = None) -> dict[str, Json]:
-        choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return {**head, "choices": [choice], "usage": None}
-
-    yield chunk({"role": "assistant", "content": ""})
-    for name, text in (
-        ("reasoning_content", content.thinking),
-        ("content", content.text),
-        ("refusal", content.refusal),
-    ):
-        for piece in pieces(text, size):
-            yield chunk({name: piece})
-    for index, (call_id, name, arguments) in enumerate(content.calls):
-        function = {"name": name, "arguments": ""}
-        call = {"index": index, "id": call_id, "type": "function", "function": function}
-        yield chunk({"tool_calls": [call]})
-        for piece in pieces(arguments, size):
-            yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-    last = chunk({}, _CHAT_STOPS[content.stop])
-    last["choices"][0]["stop_reason"] = content.stop_text
-    yield last
-    yield {**head, "choices": [], "usage": _usage(content, apis.CHAT)}
-
-
-def _items(content: Content) -> Iterator[dict[str, Json]]:
-    if content.thinking:
-        summary = [{"type": "summary_text", "text": content.thinking}]
-        yield {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "secret"}
-    parts = []
-    if content.text:
-        parts.append({"type": "output_text", "text": content.text, "annotations": []})
-    if content.refusal:
-        parts.append({"type": "refusal", "refusal": content.refusal})
-    if parts:
-        head = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
-        yield {**head, "content": parts}
-    for index, (call_id, name, arguments) in enumerate(content.calls):
-        call = {"type": "function_call", "id": f"fc_{index}", "call_id": call_id, "name": name}
-        yield {**call, "arguments": arguments, "status": "completed"}
-
-
-def _response(content: Content, output: list[Json], status: str | None = None) -> dict[str, Json]:
-    is_cut = content.stop in ("length", "filter")
-    reason = "max_output_tokens" if content.stop == "length" else "content_filter"
-    return {
-        "id": "resp_1",
-        "object": "response",
-        "created_at": 1,
-        "model": "m",
-        "status": status or ("incomplete" if is_cut else "completed"),
-        "error": None,
-        "incomplete_details": {"reason": reason} if is_cut and not status else None,
-        "output": output,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": None if status else _usage(content, apis.RESPONSES),
-    }
-
-
-def _responses_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
-    for kind in ("created", "in_progress"):
-        yield {"type": f"response.{kind}", "response": _response(content, [], "in_progress")}
-    for index, item in enumerate(_items(content)):
-        place = {"output_index": index, "item_id": item["id"]}
-        empty: dict[str, Json] = {
-            "content": [],
-            "summary": [],
-            "arguments": "",
-            "encrypted_content": None,
-        }
-        start = {name: empty.get(name, value) for name, value in item.items()}
-        yield {"type": "response.output_item.added", "output_index": index, "item": start}
-        match item["type"]:
-            case "reasoning":
-                place["summary_index"] = 0
-                text = item["summary"][0]["text"]
-                part = {"type": "summary_text", "text": ""}
-                yield {"type": "response.reasoning_summary_part.added", **place, "part": part}
-                for piece in pieces(text, size):
-                    kind = "response.reasoning_summary_text.delta"
-                    yield {"type": kind, **place, "delta": piece}
-                yield {"type": "response.reasoning_summary_text.done", **place, "text": text}
-                part = item["summary"][0]
-                yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
-            case "message":
-                for number, part in enumerate(item["content"]):
-                    place["content_index"] = number
-                    kind, name = ("refusal", "refusal")
-                    if part["type"] == "output_text":
-                        kind, name = ("output_text", "text")
-                    start = {**part, name: ""}
-                    yield {"type": "response.content_part.added", **place, "part": start}
-                    for piece in pieces(part[name], size):
-                        yield {"type": f"response.{kind}.delta", **place, "delta": piece}
-                    yield {"type": f"response.{kind}.done", **place, name: part[name]}
-                    yield {"type": "response.content_part.done", **place, "part": part}
-            case _:
-                kind = "response.function_call_arguments"
-                for piece in pieces(item["arguments"], size):
-                    yield {"type": f"{kind}.delta", **place, "delta": piece}
-                yield {"type": f"{kind}.done", **place, "arguments": item["arguments"]}
-        yield {"type": "response.output_item.done", "output_index": index, "item": item}
-    response = _response(content, list(_items(content)))
-    yield {"type": f"response.{response['status']}", "response": response}
-
-
-def _blocks(content: Content) -> Iterator[dict[str, Json]]:
-    if content.thinking:
-        yield {"type": "thinking", "thinking": content.thinking, "signature": "c2ln"}
-    if text := content.text + content.refusal:
-        yield {"type": "text", "text": text, "citations": None}
-    for call_id, name, arguments in content.calls:
-        yield {"type": "tool_use", "id": call_id, "name": name, "input": orjson.loads(arguments)}
-
-
-def _message(content: Content) -> dict[str, Json]:
-    return {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": _usage(content, apis.MESSAGES),
-    }
-
-
-def _messages_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
-    message = _message(content)
-    message["usage"] = {**message["usage"], "output_tokens": 1}
-    yield {"type": "message_start", "message": message}
-    yield {"type": "ping"}
-    for index, block in enumerate(_blocks(content)):
-        start = {**block, **({"input": {}} if "input" in block else {})}
-        start |= {name: "" for name in ("text", "thinking", "signature") if name in block}
-        yield {"type": "content_block_start", "index": index, "content_block": start}
-        match block["type"]:
-            case "thinking":
-                kind, name, text = "thinking_delta", "thinking", block["thinking"]
-            case "text":
-                kind, name, text = "text_delta", "text", block["text"]
-            case _:
-                # A call without arguments has no deltas.
-                text = orjson.dumps(block["input"]).decode() if block["input"] else ""
-                kind, name = "input_json_delta", "partial_json"
-        deltas = [{"type": kind, name: piece} for piece in pieces(text, size)]
-        if "signature" in block:
-            deltas.append({"type": "signature_delta", "signature": block["signature"]})
-        for delta in deltas:
-            yield {"type": "content_block_delta", "index": index, "delta": delta}
-        yield {"type": "content_block_stop", "index": index}
-    stop = {"stop_reason": _MESSAGES_STOPS[content.stop], "stop_sequence": content.stop_text}
-    details = {"thinking_tokens": content.reasoning}
-    usage = {"output_tokens": content.completion, "output_tokens_details": details}
-    yield {"type": "message_delta", "delta": stop, "usage": usage}
-    yield {"type": "message_stop"}
-
-
-def _converse(content: Content) -> Iterator[dict[str, Json]]:
-    if content.thinking:
-        signed = {"text": content.thinking, "signature": "c2ln"}
-        yield {"reasoningContent": {"reasoningText": signed}}
-    if text := content.text + content.refusal:
-        yield {"text": text}
-    for call_id, name, arguments in content.calls:
-        call = {"toolUseId": call_id, "name": name, "input": orjson.loads(arguments)}
-        yield {"toolUse": call}
-
-
-def _converse_stop(content: Content) -> dict[str, Json]:
-    stop: dict[str, Json] = {"stopReason": _CONVERSE_STOPS[content.stop]}
-    if content.stop_text:
-        stop["additionalModelResponseFields"] = {"stop_sequence": content.stop_text}
-    return stop
-
-
-def _converse_events(content: Content, size: int) -> Iterator[dict[str, Json]]:
-    yield {"messageStart": {"role": "assistant"}}
-    for index, block in enumerate(_converse(content)):
-        place = {"contentBlockIndex": index}
-        deltas: list[Json] = []
-        match block:
-            case {"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}}:
-                deltas = [{"reasoningContent": {"text": piece}} for piece in pieces(text, size)]
-                deltas.append({"reasoningContent": {"signature": signature}})
-            case {"text": text}:
-                deltas = [{"text": piece} for piece in pieces(text, size)]
-            case {"toolUse": call}:
-                start = {"toolUseId": call["toolUseId"], "name": call["name"]}
-                yield {"contentBlockStart": {**place, "start": {"toolUse": start}}}
-                # A call without arguments has no deltas.
-                text = orjson.dumps(call["input"]).decode() if call["input"] else ""
-                deltas = [{"toolUse": {"input": piece}} for piece in pieces(text, size)]
-        for delta in deltas:
-            yield {"contentBlockDelta": {**place, "delta": delta}}
-        yield {"contentBlockStop": place}
-    yield {"messageStop": _converse_stop(content)}
-    yield {"metadata": {"usage": _usage(content, apis.CONVERSE), "metrics": {"latencyMs": 1}}}
+    found = _reply(content, dialect, size).events()
+    return [data_of(event) for event in found if event != DONE]
 
 
 _RESPONSE_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -490,7 +181,7 @@ def read_chat(answer: ChatCompletion) -> Content:
         if call.type == "function"
     )
     has_refused = bool(choice.message.refusal)
-    stops = {value: name for name, value in reversed(_CHAT_STOPS.items())}
+    stops = {value: name for name, value in reversed(STOPS[apis.CHAT].items())}
     return Content(
         thinking=getattr(choice.message, "reasoning_content", None) or "",
         text=choice.message.content or "",
@@ -555,7 +246,7 @@ def read_message(answer: Message) -> Content:
                 calls.append((block.id, block.name, orjson.dumps(block.input).decode()))
             case _:
                 raise AssertionError(block.type)
-    stops = {value: name for name, value in reversed(_MESSAGES_STOPS.items())}
+    stops = {value: name for name, value in reversed(STOPS[apis.MESSAGES].items())}
     usage = answer.usage
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     assert answer.stop_reason is not None

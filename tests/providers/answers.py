@@ -7,7 +7,7 @@ here a second time, without the service's own writers, so that a mistake there c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -16,13 +16,62 @@ from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
 from tests.apis import UpstreamApi
 
-Written = Text | Thinking | ToolUse
+
+@dataclass(frozen=True)
+class Refused:
+    """The words of a refusal, where an API tells them apart from text."""
+
+    text: str
+
+
+Written = Text | Thinking | ToolUse | Refused
 PIECE_CHARACTERS = 5
 """Length of the text of one event."""
 
 PROMPT_TOKENS = 120
 CACHED_TOKENS = 100
 COMPLETION_TOKENS = 30
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Numbers of tokens; the prompt's include those that were cached and written to the cache."""
+
+    prompt: int = PROMPT_TOKENS
+    cached: int = CACHED_TOKENS
+    completion: int = COMPLETION_TOKENS
+    written: int | None = None
+    """None if the provider does not say it."""
+    reasoning: int | None = None
+
+
+STOPS: Mapping[UpstreamApi, Mapping[str, str]] = {
+    apis.CHAT: {
+        "end": "stop",
+        "calls": "tool_calls",
+        "refusal": "stop",
+        "length": "length",
+        "filter": "content_filter",
+        "sequence": "stop",
+    },
+    apis.MESSAGES: {
+        "end": "end_turn",
+        "calls": "tool_use",
+        "refusal": "refusal",
+        "length": "max_tokens",
+        "filter": "refusal",
+        "sequence": "stop_sequence",
+    },
+    apis.CONVERSE: {
+        "end": "end_turn",
+        "calls": "tool_use",
+        "refusal": "refusal",
+        "length": "max_tokens",
+        "filter": "guardrail_intervened",
+        "sequence": "stop_sequence",
+    },
+}
+"""Why an answer ends, in the words of each API. A response says it by its status."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -35,6 +84,22 @@ class Reply:
     parts: Sequence[Written]
     number: int = 1
     """Makes the ids of several answers different."""
+    reason: str | None = None
+    """Why it ends, one of `STOPS`; by default because of its calls, or because it is complete."""
+    stop_text: str | None = None
+    """The stop text that ended it."""
+    usage: Usage = Usage()
+    piece_characters: int = PIECE_CHARACTERS
+
+    @property
+    def stop(self) -> str:
+        """Why it ends, in the words of its API."""
+        return STOPS[self.dialect][self.reason or ("calls" if self.calls else "end")]
+
+    def pieces(self, text: str) -> list[str]:
+        """Return a text in the pieces of a stream's events."""
+        size = self.piece_characters
+        return [text[at : at + size] for at in range(0, len(text), size)]
 
     @property
     def calls(self) -> list[ToolUse]:
@@ -78,17 +143,18 @@ def event(value: Any, name: str | None = None) -> bytes:  # noqa: ANN401 - any J
     return f"{head}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
 
 
-def _pieces(text: str) -> list[str]:
-    return [text[at : at + PIECE_CHARACTERS] for at in range(0, len(text), PIECE_CHARACTERS)]
-
-
-def _chat_usage() -> dict[str, Any]:
-    return {
-        "prompt_tokens": PROMPT_TOKENS,
-        "completion_tokens": COMPLETION_TOKENS,
-        "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
-        "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS},
+def _chat_usage(usage: Usage) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
     }
+    if usage.written is not None:
+        told["prompt_tokens_details"]["cache_write_tokens"] = usage.written
+    if usage.reasoning is not None:
+        told["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
+    return told
 
 
 def _chat_calls(reply: Reply) -> list[dict[str, Any]]:
@@ -108,17 +174,25 @@ def _whole_chat(reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     if thinking:
         message["reasoning_content"] = "".join(thinking)
+    for part in reply.parts:
+        if isinstance(part, Refused):
+            message["refusal"] = part.text
     if reply.calls:
         message["tool_calls"] = _chat_calls(reply)
-    finish = "tool_calls" if reply.calls else "stop"
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reply.stop}
     return {
         "id": f"chatcmpl-{reply.number}",
         "object": "chat.completion",
         "created": 1_790_000_000,
         "model": reply.model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
-        "usage": _chat_usage(),
+        "choices": [choice | _stop_text(reply)],
+        "usage": _chat_usage(reply.usage),
     }
+
+
+def _stop_text(reply: Reply) -> dict[str, Any]:
+    """Return vLLM's field of a choice that a stop text has ended."""
+    return {} if reply.stop_text is None else {"stop_reason": reply.stop_text}
 
 
 def _chat_events(reply: Reply) -> Iterator[bytes]:
@@ -139,15 +213,17 @@ def _chat_events(reply: Reply) -> Iterator[bytes]:
             head = {"name": part.name, "arguments": ""}
             opened = {"index": place, "id": part.id, "type": "function", "function": head}
             yield event(chunk({"tool_calls": [opened]}))
-            for piece in _pieces(part.arguments):
+            for piece in reply.pieces(part.arguments):
                 grown = {"index": place, "function": {"arguments": piece}}
                 yield event(chunk({"tool_calls": [grown]}))
         else:
-            field = "content" if isinstance(part, Text) else "reasoning_content"
-            for piece in _pieces(part.text):
-                yield event(chunk({field: piece}))
-    yield event(chunk({}, "tool_calls" if reply.calls else "stop"))
-    yield event(chunk({}) | {"choices": [], "usage": _chat_usage()})
+            fields = {Text: "content", Thinking: "reasoning_content", Refused: "refusal"}
+            for piece in reply.pieces(part.text):
+                yield event(chunk({fields[type(part)]: piece}))
+    last = chunk({}, reply.stop)
+    last["choices"][0] |= _stop_text(reply)
+    yield event(last)
+    yield event(chunk({}) | {"choices": [], "usage": _chat_usage(reply.usage)})
     yield DONE
 
 
@@ -184,24 +260,32 @@ def _item(reply: Reply, place: int, part: Written) -> dict[str, Any]:
         "type": "message",
         "role": "assistant",
         "status": "completed",
-        "content": [_text_part(part.text)],
+        "content": [_content_part(part, part.text)],
     }
 
 
-def _text_part(text: str) -> dict[str, Any]:
+def _content_part(part: Text | Refused, text: str) -> dict[str, Any]:
+    if isinstance(part, Refused):
+        return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _whole_response(reply: Reply) -> dict[str, Any]:
+    usage = reply.usage
+    cached: dict[str, Any] = {"cached_tokens": usage.cached}
+    if usage.written is not None:
+        cached["cache_write_tokens"] = usage.written
+    cuts = {"length": "max_output_tokens", "filter": "content_filter"}
+    cut = cuts.get(reply.reason or "")
     return {
         "id": f"resp_{reply.number}",
         "object": "response",
         "created_at": 1_790_000_000,
         "completed_at": 1_790_000_001,
-        "status": "completed",
+        "status": "incomplete" if cut else "completed",
         "background": False,
         "error": None,
-        "incomplete_details": None,
+        "incomplete_details": {"reason": cut} if cut else None,
         "instructions": None,
         "max_output_tokens": None,
         "model": reply.model,
@@ -217,11 +301,11 @@ def _whole_response(reply: Reply) -> dict[str, Any]:
         "top_p": 1.0,
         "truncation": "disabled",
         "usage": {
-            "input_tokens": PROMPT_TOKENS,
-            "input_tokens_details": {"cached_tokens": CACHED_TOKENS},
-            "output_tokens": COMPLETION_TOKENS,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+            "input_tokens": usage.prompt,
+            "input_tokens_details": cached,
+            "output_tokens": usage.completion,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
+            "total_tokens": usage.prompt + usage.completion,
         },
         "user": None,
         "metadata": {},
@@ -236,6 +320,7 @@ def _response_events(reply: Reply) -> Iterator[bytes]:
 
     done = _whole_response(reply)
     begun = done | {"status": "in_progress", "completed_at": None, "output": [], "usage": None}
+    begun["incomplete_details"] = None
     yield named("response.created", response=begun)
     yield named("response.in_progress", response=begun)
     for place, part in enumerate(reply.parts):
@@ -244,13 +329,13 @@ def _response_events(reply: Reply) -> Iterator[bytes]:
         if isinstance(part, ToolUse) and part.is_custom:
             opened = item | {"status": "in_progress", "input": ""}
             yield named("response.output_item.added", output_index=place, item=opened)
-            for piece in _pieces(part.arguments):
+            for piece in reply.pieces(part.arguments):
                 yield named("response.custom_tool_call_input.delta", **at, delta=piece)
             yield named("response.custom_tool_call_input.done", **at, input=part.arguments)
         elif isinstance(part, ToolUse):
             opened = item | {"status": "in_progress", "arguments": ""}
             yield named("response.output_item.added", output_index=place, item=opened)
-            for piece in _pieces(part.arguments):
+            for piece in reply.pieces(part.arguments):
                 yield named("response.function_call_arguments.delta", **at, delta=piece)
             written = {"arguments": part.arguments, "name": part.name}
             yield named("response.function_call_arguments.done", **at, **written)
@@ -261,7 +346,7 @@ def _response_events(reply: Reply) -> Iterator[bytes]:
                 at["summary_index"] = 0
                 empty, full = ({"type": "summary_text", "text": text} for text in ("", part.text))
                 yield named("response.reasoning_summary_part.added", **at, part=empty)
-                for piece in _pieces(part.text):
+                for piece in reply.pieces(part.text):
                     yield named("response.reasoning_summary_text.delta", **at, delta=piece)
                 yield named("response.reasoning_summary_text.done", **at, text=part.text)
                 yield named("response.reasoning_summary_part.done", **at, part=full)
@@ -269,13 +354,16 @@ def _response_events(reply: Reply) -> Iterator[bytes]:
             opened = item | {"status": "in_progress", "content": []}
             yield named("response.output_item.added", output_index=place, item=opened)
             at["content_index"] = 0
-            yield named("response.content_part.added", **at, part=_text_part(""))
-            for piece in _pieces(part.text):
-                yield named("response.output_text.delta", **at, delta=piece, logprobs=[])
-            yield named("response.output_text.done", **at, text=part.text, logprobs=[])
-            yield named("response.content_part.done", **at, part=_text_part(part.text))
+            yield named("response.content_part.added", **at, part=_content_part(part, ""))
+            is_refused = isinstance(part, Refused)
+            kind, name = ("refusal", "refusal") if is_refused else ("output_text", "text")
+            further: dict[str, Any] = {} if is_refused else {"logprobs": []}
+            for piece in reply.pieces(part.text):
+                yield named(f"response.{kind}.delta", **at, delta=piece, **further)
+            yield named(f"response.{kind}.done", **at, **{name: part.text}, **further)
+            yield named("response.content_part.done", **at, part=_content_part(part, part.text))
         yield named("response.output_item.done", output_index=place, item=item)
-    yield named("response.completed", response=done)
+    yield named(f"response.{done['status']}", response=done)
 
 
 def _block(part: Written) -> dict[str, Any]:
@@ -287,7 +375,7 @@ def _block(part: Written) -> dict[str, Any]:
             "name": part.name,
             "input": json.loads(part.arguments),
         }
-    if isinstance(part, Text):
+    if isinstance(part, (Text, Refused)):
         return {"type": "text", "text": part.text}
     if part.is_hidden:
         return {"type": "redacted_thinking", "data": part.proof}
@@ -295,22 +383,30 @@ def _block(part: Written) -> dict[str, Any]:
 
 
 def _whole_message(reply: Reply) -> dict[str, Any]:
+    usage = reply.usage
     return {
         "id": f"msg_{reply.number}",
         "type": "message",
         "role": "assistant",
         "model": reply.model,
         "content": [_block(part) for part in reply.parts],
-        "stop_reason": "tool_use" if reply.calls else "end_turn",
-        "stop_sequence": None,
+        "stop_reason": reply.stop,
+        "stop_sequence": reply.stop_text,
         "usage": {
-            "input_tokens": PROMPT_TOKENS - CACHED_TOKENS,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": CACHED_TOKENS,
-            "output_tokens": COMPLETION_TOKENS,
+            "input_tokens": usage.prompt - usage.cached - (usage.written or 0),
+            "cache_creation_input_tokens": usage.written or 0,
+            "cache_read_input_tokens": usage.cached,
+            "output_tokens": usage.completion,
             "service_tier": "standard",
+            **_thinking_tokens(usage),
         },
     }
+
+
+def _thinking_tokens(usage: Usage) -> dict[str, Any]:
+    if usage.reasoning is None:
+        return {}
+    return {"output_tokens_details": {"thinking_tokens": usage.reasoning}}
 
 
 def _message_events(reply: Reply) -> Iterator[bytes]:
@@ -318,7 +414,7 @@ def _message_events(reply: Reply) -> Iterator[bytes]:
         return event({"type": kind, **fields}, kind)
 
     done = _whole_message(reply)
-    begun = done | {"content": [], "stop_reason": None}
+    begun = done | {"content": [], "stop_reason": None, "stop_sequence": None}
     begun["usage"] = done["usage"] | {"output_tokens": 1}
     yield named("message_start", message=begun)
     for index, part in enumerate(reply.parts):
@@ -328,9 +424,9 @@ def _message_events(reply: Reply) -> Iterator[bytes]:
                 {},
                 "input_json_delta",
                 "partial_json",
-                part.arguments,
+                part.arguments if json.loads(part.arguments) else "",
             )
-        elif isinstance(part, Text):
+        elif isinstance(part, (Text, Refused)):
             block["text"], kind, field, text = "", "text_delta", "text", part.text
         else:
             kind, field, text = "thinking_delta", "thinking", part.text
@@ -339,14 +435,15 @@ def _message_events(reply: Reply) -> Iterator[bytes]:
         yield named("content_block_start", index=index, content_block=block)
         if index == 0:
             yield named("ping")
-        for piece in _pieces(text):
+        for piece in reply.pieces(text):
             yield named("content_block_delta", index=index, delta={"type": kind, field: piece})
         if isinstance(part, Thinking) and not part.is_hidden:
             signed = {"type": "signature_delta", "signature": part.proof}
             yield named("content_block_delta", index=index, delta=signed)
         yield named("content_block_stop", index=index)
-    stop = {"stop_reason": done["stop_reason"], "stop_sequence": None}
-    yield named("message_delta", delta=stop, usage={"output_tokens": COMPLETION_TOKENS})
+    stop = {"stop_reason": reply.stop, "stop_sequence": reply.stop_text}
+    usage = {"output_tokens": reply.usage.completion, **_thinking_tokens(reply.usage)}
+    yield named("message_delta", delta=stop, usage=usage)
     yield named("message_stop")
 
 
@@ -355,7 +452,7 @@ def _converse_block(part: Written) -> dict[str, Any]:
     if isinstance(part, ToolUse):
         call = {"toolUseId": part.id, "name": part.name, "input": json.loads(part.arguments)}
         return {"toolUse": call}
-    if isinstance(part, Text):
+    if isinstance(part, (Text, Refused)):
         return {"text": part.text}
     if part.is_hidden:
         return {"reasoningContent": {"redactedContent": part.proof}}
@@ -365,14 +462,18 @@ def _converse_block(part: Written) -> dict[str, Any]:
 
 def _converse_end(reply: Reply) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the reason to stop, and the usage with the metrics."""
-    usage = {
-        "inputTokens": PROMPT_TOKENS - CACHED_TOKENS,
-        "cacheReadInputTokens": CACHED_TOKENS,
-        "cacheWriteInputTokens": 0,
-        "outputTokens": COMPLETION_TOKENS,
-        "totalTokens": PROMPT_TOKENS + COMPLETION_TOKENS,
+    told = reply.usage
+    written = told.written or 0
+    usage = {  # without the tokens of reasoning
+        "inputTokens": told.prompt - told.cached - written,
+        "cacheReadInputTokens": told.cached,
+        "cacheWriteInputTokens": written,
+        "outputTokens": told.completion,
+        "totalTokens": told.prompt + told.completion,
     }
-    stop = {"stopReason": "tool_use" if reply.calls else "end_turn"}
+    stop: dict[str, Any] = {"stopReason": reply.stop}
+    if reply.stop_text is not None:
+        stop["additionalModelResponseFields"] = {"stop_sequence": reply.stop_text}
     return stop, {"usage": usage, "metrics": {"latencyMs": 700}}
 
 
@@ -390,13 +491,14 @@ def _converse_events(reply: Reply) -> Iterator[bytes]:
         if isinstance(part, ToolUse):
             start = {"toolUse": {"toolUseId": part.id, "name": part.name}}
             yield event({"contentBlockStart": {**place, "start": start}})
-            deltas = [{"toolUse": {"input": piece}} for piece in _pieces(part.arguments)]
-        elif isinstance(part, Text):
-            deltas = [{"text": piece} for piece in _pieces(part.text)]
+            arguments = part.arguments if json.loads(part.arguments) else ""
+            deltas = [{"toolUse": {"input": piece}} for piece in reply.pieces(arguments)]
+        elif isinstance(part, (Text, Refused)):
+            deltas = [{"text": piece} for piece in reply.pieces(part.text)]
         elif part.is_hidden:
             deltas = [{"reasoningContent": {"redactedContent": part.proof}}]
         else:
-            deltas = [{"reasoningContent": {"text": piece}} for piece in _pieces(part.text)]
+            deltas = [{"reasoningContent": {"text": piece}} for piece in reply.pieces(part.text)]
             deltas.append({"reasoningContent": {"signature": part.proof}})
         for delta in deltas:
             yield event({"contentBlockDelta": {**place, "delta": delta}})
