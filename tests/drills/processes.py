@@ -116,19 +116,29 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway(config: Path, folder: Path, *, key: str = "") -> Iterator[GatewayProcess]:
+def gateway(
+    config: Path | None,
+    folder: Path,
+    *options: str,
+    key: str = "",
+    port: int | None = None,
+    environment: Mapping[str, str] = os.environ,
+    cwd: Path = ROOT,
+) -> Iterator[GatewayProcess]:
     """Run `switchcraft serve` until the block ends; log to `folder`, use `key` as admin key."""
-    port = free_port()
-    log = folder / f"gateway-{port}.log"
-    command = [sys.executable, "-m", "router_service.cli", "serve"]
-    command += ["--config", str(config), "--port", str(port)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    port = port or free_port()
+    log = folder / "gateway.log" if config is None else folder / f"gateway-{port}.log"
+    command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port), *options]
+    if config is not None:
+        command += ["--config", str(config)]
     url = f"http://127.0.0.1:{port}"
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with (
         httpx.Client(base_url=url, timeout=30, headers=headers) as http,
         log.open("wb") as file,
-        subprocess.Popen(command, stderr=file, env=environment) as process,
+        subprocess.Popen(
+            command, cwd=cwd, stderr=file, env={**environment, "OMP_NUM_THREADS": "1"}
+        ) as process,
     ):
         started = GatewayProcess(url, process, log, http)
         try:
@@ -145,24 +155,10 @@ def sandbox_gateway(folder: Path) -> Iterator[str]:
 
     The folder gets its log, and its database as the folder of state.
     """
-    port = free_port()
-    command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
-    log = folder / "gateway.log"
     environment = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
-    environment |= {"XDG_STATE_HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    url = f"http://127.0.0.1:{port}"
-    with (
-        httpx.Client(base_url=url, timeout=30) as http,
-        log.open("wb") as file,
-        subprocess.Popen(command, cwd=ROOT, stderr=file, env=environment) as process,
-    ):
-        started = GatewayProcess(url, process, log, http)
-        try:
-            wait_until(lambda: _is_ready(started), "the gateway serves", START_TIMEOUT_S)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(START_TIMEOUT_S)
+    environment["XDG_STATE_HOME"] = str(folder)
+    with gateway(None, folder, environment=environment) as served:
+        yield served.url
 
 
 def _is_ready(started: GatewayProcess) -> bool:

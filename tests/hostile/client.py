@@ -276,15 +276,6 @@ def with_blocks(count: int) -> bytes:
     return dumps({"model": "switchcraft", "max_tokens": 9, "messages": messages, "tools": tools})
 
 
-def _bodies_outside_json(attack: Attack) -> None:
-    """Send bodies that are not JSON, or that have a value which parsers read differently."""
-    values = (*attacks.OUTSIDE_JSON.values(), *attacks.REPEATED_KEYS.values())
-    for body in (*(chat_with(x=value) for value in values), *attacks.BROKEN_JSON.values()):
-        connection = attack.connect()
-        connection.send(post(body))
-        read(connection, {400})
-
-
 BODIES: Mapping[str, Act] = {
     "feedback-of-zeros": posts(lambda: feedback(json_array(9.9)), FEEDBACK, BAD, connections=4),
     "feedback-of-large-calls": posts(
@@ -295,12 +286,10 @@ BODIES: Mapping[str, Act] = {
     ),
     **{
         f"10-mb-of-zeros-to-{target}": posts(lambda: chat_with(x=json_array(9.9)), target)
-        for target in (FILES, "/v1/nothing", "/v1/embeddings", RESPONSES, EXPLAIN, "/admin/reload")
+        for target in (FILES, RESPONSES, "/admin/reload")
     },
     "zeros": posts(lambda: chat_with(x=json_array(9.9)), connections=4),
-    "objects": posts(lambda: chat_with(messages=json_array(9.9, b"{}"))),
     "keys": posts(lambda: chat_with(x=b"{%b}" % b",".join(b'"k%d":0' % i for i in range(700_000)))),
-    "outside-json": _bodies_outside_json,
     "messages": posts(lambda: chat_with(messages=json_array(9, b'{"role":"user","content":"a"}'))),
     "message-of-9-mb": posts(
         lambda: routed({"role": "user", "content": "word " * int(1.8 * MB)}),

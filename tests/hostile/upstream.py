@@ -14,7 +14,7 @@ import asyncio
 import gzip
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -183,34 +183,6 @@ def sent_in_chunks(request: UpstreamRequest, body: bytes, size: int) -> Iterator
         yield chunk(body[start : start + size])
         yield 0.0
     yield b"0\r\n\r\n"
-
-
-def echo_key(text: Callable[[str], str]) -> Script:
-    """Return a script whose response contains `text(key)`, where `key` is the gateway's."""
-
-    def script(request: UpstreamRequest) -> Iterator[Step]:
-        said = text(request.sent_key).encode()
-        if request.is_stream:
-            yield stream_with(request, b'data: {"choices":[{"delta":{"a":"' + said + b'"}}]}\n\n')
-        else:
-            yield full_answer(request, with_extra_member(request, b'"note":"' + said + b'"'))
-
-    return script
-
-
-def escaped(key: str) -> str:
-    """Return a text with every character as a JSON escape sequence."""
-    return "".join(f"\\u{ord(letter):04x}" for letter in key)
-
-
-def echo_key_over_chunks(request: UpstreamRequest) -> Iterator[Step]:
-    """Send the key so that chunks and packets end within it."""
-    body = (
-        stream_with(request, event(request.text_event(request.sent_key))).partition(b"\r\n\r\n")[2]
-        if request.is_stream
-        else dumps(request.answer(note=request.sent_key))
-    )
-    yield from sent_in_chunks(request, body, 7)
 
 
 def call(arguments: str) -> dict[str, Any]:
@@ -442,30 +414,8 @@ SSE = (
 )
 """Streams."""
 
-ECHOES = (
-    *group(ANY, {"echo": echo_key(str), "echo-escaped": echo_key(escaped)}, EVERYWHERE),
-    *group(ANY, {"echo-split": echo_key_over_chunks}, (*BODIES, *STREAMS)),
-    *group(
-        ANY,
-        {
-            "echo-gzip": lambda r: [
-                full_answer(r, gzip.compress(dumps(r.answer(note=r.sent_key))), GZIP)
-            ]
-        },
-        BODIES,
-    ),
-    *group(
-        ANY,
-        {
-            "echo-header": lambda r: [
-                full_answer(r, None, b"x-ratelimit-key: " + r.sent_key.encode())
-            ]
-        },
-    ),
-)
-"""Answers with the gateway's own key."""
 
-BEHAVIOURS = (*HEADS, *LENGTHS, *ENCODINGS, *JSON, *SSE, *ECHOES)
+BEHAVIOURS = (*HEADS, *LENGTHS, *ENCODINGS, *JSON, *SSE)
 
 
 async def main() -> None:

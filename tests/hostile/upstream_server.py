@@ -82,10 +82,6 @@ class UpstreamRequest:
         """Return the request's unique id. A correct answer repeats it."""
         return self.headers.get("x-request-id", "none")
 
-    @property
-    def sent_key(self) -> str:
-        """Return the gateway's key as it was sent."""
-        return self.headers.get("authorization", "").removeprefix("Bearer ")
 
     @property
     def is_response(self) -> bool:

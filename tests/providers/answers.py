@@ -140,7 +140,7 @@ def data_of(event: bytes) -> dict[str, Any]:
 def event(value: Any, name: str | None = None) -> bytes:  # noqa: ANN401 - any JSON
     """Return a server-sent event."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+    return f"{head}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode(errors="surrogatepass")
 
 
 def _chat_usage(usage: Usage) -> dict[str, Any]:

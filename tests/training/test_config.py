@@ -27,23 +27,18 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
     ("change", "where"),
     [
         ({"pool": []}, "pool"),
-        ({"policies": {"economy": "theta=0.5"}}, "policies"),
         ({"policies": {"default": "theta=2"}}, "policies"),
         ({"policies": {"default": "verified"}}, "policies"),  # nothing chooses once
         ({"policies": {"default": "verified", "fast": "drift=0.1"}, "verifier": False}, ""),
-        ({"streams_text_from": 2}, "streams_text_from"),
         ({"training": {"batch_size": 0}}, "training.batch_size"),
         ({"training": {"shares": {"guess": 1}}}, "training.shares.guess.[key]"),
-        ({"training": {"shares": {"forest": 0}}}, "training.shares.forest"),
         ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # no fold would be left for training
         ({"packing": {"tool_budget_tokens": 400}}, "packing"),
         ({"evaluation": {"protocol": "split", "grouped_by": "tools"}}, "evaluation"),
-        ({"evaluation": {"known_tools": True}}, "evaluation"),
         (
             {"source": {"format": "bfcl", "path": "p", "arms": {"a": "same", "b": "same"}}},
             "source",
         ),
-        ({"source": {"format": "mcpmark", "path": "p", "arms": {"a": "b"}}}, "source"),
         # There is no such encoder.
         ({"encoder": {}, "evaluation": {"baseline_encoder": "distilled"}}, ""),
         ({"colour": "red"}, "colour"),

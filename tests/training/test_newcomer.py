@@ -17,10 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from router_service import cli
-from switchcraft_training import cli as training
 from tests.drills.processes import free_port
 from tests.serving import Sandbox, wait_for
 
@@ -42,12 +40,6 @@ def command(text: str, beginning: str) -> str:
     """Return the first line of the shell blocks that begins so, without its comment."""
     lines = (line for block in blocks(text, "sh") for line in block.splitlines())
     return next(line for line in lines if line.startswith(beginning)).partition("  #")[0].strip()
-
-
-def linked(page: str) -> str:
-    """Return the text of a page that README links to."""
-    assert f"]({page}" in README
-    return (ROOT / page).read_text()
 
 
 @contextmanager
@@ -136,36 +128,3 @@ def test_goal_is_reached_with_the_listed_models(
     model, policy = chosen.split(maxsplit=1)
     assert model in {"claude-sonnet", "gpt-4.1-mini", "grok"}
     assert re.fullmatch(r"accuracy=best \(verified=[\d.e-]+\)", policy)
-
-
-@pytest.mark.slow
-def test_retrained_router_serves_the_two_models(
-    own_config: Path,
-    config: Path,
-    benchmark: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The page on training has the command that trains, and the setting that serves the result."""
-    page = linked("docs/training.md")
-    values = yaml.safe_load(config.read_text())
-    # The fastest branch, and one router in place of one for each fold.
-    values |= {"training": {"shares": {"forest": 1}}}
-    values["evaluation"] = {"protocol": "split", "baselines": False, "truncated": False}
-    config.write_text(yaml.safe_dump(values))
-    out = own_config.parent / "trained"
-    _, *run = shlex.split(command(page, "switchcraft-train run CONFIG"))
-    named = [{"CONFIG.yaml": str(config), "DIR": str(out)}.get(word, word) for word in run]
-    assert training.main([*named, "--data", str(benchmark), "--processes", "1"]) == 0
-    setting = re.search(r"`router\.artifact: DIR/(\S+)` in the configuration", page)
-    assert setting is not None
-    settings = yaml.safe_load(own_config.read_text())
-    arms = {"large-FC": "claude-sonnet", "small-FC": "gpt-4.1-mini"}
-    router = {"artifact": str(out / setting[1]), "arms": arms, "unknown_prices": "allow"}
-    settings["router"] = router  # no price list has the third model at the server's address
-    path = own_config.with_name("trained.yaml")
-    path.write_text(yaml.safe_dump(settings))
-    set_keys(monkeypatch)
-    assert cli.main(["check", str(path)]) == 0
-    served = "2 of 2 arms: large-FC by claude-sonnet, small-FC by gpt-4.1-mini"
-    assert served in capsys.readouterr().out

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.bodies import TOOLS
 from tests.deploy.prometheus import Prometheus, running
-from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
+from tests.drills.processes import START_TIMEOUT_S, free_port, gateway, wait_until
 from tests.publishing import make_artifact
 from tests.sandbox import run_in_thread
 from tests.walks.screens import Screens
@@ -71,7 +71,7 @@ class Operator:
     def __init__(self, folder: Path, screens: Screens, port: int) -> None:
         self.folder, self.screens = folder, screens
         self.url = f"http://127.0.0.1:{port}"
-        self.log = folder / "gateway.log"
+        self.log = folder / f"gateway-{port}.log"
         self.config = folder / "gateway.yaml"
         kept = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
         self.variables = {
@@ -140,33 +140,6 @@ class Operator:
         return all(httpx.get(f"{self.url}/v1/models", headers=headers).is_success for _ in range(8))
 
 
-@contextmanager
-def serving(operator: Operator) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `switchcraft serve` as the page says, and end it at the end of the walk."""
-    port = operator.url.rpartition(":")[2]
-    command = [sys.executable, "-m", "router_service.cli", "serve", "--config", "gateway.yaml"]
-    with (
-        operator.log.open("wb") as file,
-        subprocess.Popen(
-            [*command, "--port", port, "--log-format", "text"],
-            cwd=operator.folder, stderr=file, env=operator.variables,
-        ) as process,
-    ):  # fmt: skip
-        try:
-            wait_until(lambda: _is_ready(operator.url), operator.log.read_text(), START_TIMEOUT_S)
-            yield process
-        finally:
-            process.terminate()
-            process.wait(START_TIMEOUT_S)
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz").is_success
-    except httpx.TransportError:
-        return False
-
-
 @pytest.mark.timeout(600)
 def test_operator(browser: Browser, screens: Screens, prometheus: Path, tmp_path: Path) -> None:
     """Each step shows an operator what the pages promise, without a detour."""
@@ -181,7 +154,11 @@ def test_operator(browser: Browser, screens: Screens, prometheus: Path, tmp_path
         check_configuration(operator, text)
         first = make_artifact(tmp_path / "artifacts", "december")
         publish(operator, documented(OPERATIONS, "switchcraft-train publish"), first)
-        with serving(operator) as process:
+        port = int(operator.url.rpartition(":")[2])
+        with gateway(
+            operator.config, tmp_path, "--log-format", "text", port=port,
+            environment=operator.variables, cwd=tmp_path,
+        ) as served:  # fmt: skip
             operator.logged("the gateway starts", rf"serving at {operator.url}/v1")
             with running(
                 prometheus, tmp_path, operator.url.removeprefix("http://"),
@@ -194,7 +171,7 @@ def test_operator(browser: Browser, screens: Screens, prometheus: Path, tmp_path
                 reload_configuration(operator, text)
                 give_budget(operator, browser)
                 upgrade(operator, first)
-            shut_down(operator, process)
+            shut_down(operator, served.process)
 
 
 def check_configuration(operator: Operator, text: str) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +11,9 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.bodies import CHAT, TOOLS
-from tests.drills.processes import START_TIMEOUT_S
+from tests.drills.processes import gateway
 from tests.page.watching import Problems
 from tests.sandbox import run_in_thread
-from tests.serving import wait_for
 from tests.walks.screens import Screens
 
 pytestmark = pytest.mark.slow
@@ -44,31 +40,13 @@ DESKTOP: ViewportSize = {"width": 1440, "height": 900}
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[str]:
+def url(tmp_path: Path) -> Iterator[str]:
     """Run `switchcraft serve` with four models that a sandbox imitates; yield its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    config = tmp_path / "gateway.yaml"
     with run_in_thread() as sandbox:
-        (tmp_path / "gateway.yaml").write_text(CONFIG.format(origin=sandbox.removesuffix("/v1")))
-        command = [sys.executable, "-m", "router_service.cli", "serve", "--config", "gateway.yaml"]
-        with subprocess.Popen([*command, "--port", str(port)], cwd=tmp_path) as process:
-            url = f"http://127.0.0.1:{port}"
-            try:
-                wait_for(lambda: is_ready(url, process), "the gateway is ready", START_TIMEOUT_S)
-                yield url
-            finally:
-                process.terminate()
-                process.wait(timeout=30)
-
-
-def is_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the gateway answers; fail if it has ended."""
-    assert process.poll() is None, "the gateway has ended"
-    try:
-        return httpx.get(f"{url}/readyz").is_success
-    except httpx.TransportError:
-        return False
+        config.write_text(CONFIG.format(origin=sandbox.removesuffix("/v1")))
+        with gateway(config, tmp_path, cwd=tmp_path) as served:
+            yield served.url
 
 
 def send_traffic(url: str) -> str:
@@ -105,13 +83,13 @@ def show(page: Page, tab: str) -> None:
     expect(page.get_by_role("tabpanel", name=tab)).to_be_visible()
 
 
-def test_visitor(browser: Browser, gateway: str, screens: Screens) -> None:
+def test_visitor(browser: Browser, url: str, screens: Screens) -> None:
     """Each tab says what it will show; then it shows the traffic, a decision, and a stream."""
-    with browser.new_context(base_url=gateway, viewport=DESKTOP, color_scheme="light") as context:
+    with browser.new_context(base_url=url, viewport=DESKTOP, color_scheme="light") as context:
         page = context.new_page()
         problems = Problems(page)
         look_at_empty_tabs(page, screens)
-        decision = send_traffic(gateway)
+        decision = send_traffic(url)
         page.reload()
         look_at_overview(page, screens)
         look_at_decision(page, screens, decision)

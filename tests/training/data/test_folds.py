@@ -43,17 +43,6 @@ def test_each_query_is_tested_once_and_never_trained_on_then() -> None:
         assert sorted(fold.train + fold.validation + fold.test) == list(range(60))
 
 
-def test_folds_are_the_same_with_additional_rows() -> None:
-    """Teaching rows are in no part, and are left out of folds whose held-out rows they repeat."""
-    beside = [*(text.upper() for text in TEXTS[:3]), "an altogether different request"]
-    folds = fold_table(table_of(TEXTS, beside), 5, seed=1)
-    for alone, fold in zip(fold_table(table_of(TEXTS), 5, seed=1), folds, strict=True):
-        assert alone.parts() == fold.parts()
-        assert alone.teaching == ()
-        known = [60 + i for i in range(3) if i in fold.train]
-        assert list(fold.teaching) == [*known, 63]
-
-
 def test_grouped_by_tools_every_tool_is_unseen() -> None:
     """No held-out query has a tool list that a training or teaching row of its fold has."""
     tools = [

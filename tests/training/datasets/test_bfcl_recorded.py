@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from router_service.checker.toolbox import Call
-from router_service.core.errors import DataError
 from switchcraft_training.checking import check_answer
 from switchcraft_training.datasets import bfcl
 
@@ -85,72 +84,6 @@ def test_token_counts_are_those_that_providers_charge(
     (answer,) = bfcl.open_recording(tmp_path).answers(arm)
     assert (answer.input_tokens, answer.output_tokens) == counts
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """Write a day's folder of the leaderboard's results repository, as it is published for v4."""
-    call = {"geometry_area": '{"base": 3}'}
-    block = '<tool_call>\n{"name": "geometry.area", "arguments": {"base": 3}}\n</tool_call>'
-    prose = "Shall I call [geometry.area(base=3)] for you?"
-    answers = {
-        "api-FC": ([call], "[geometry.area(base=3)]"),
-        "local-FC": (block, prose),
-        "prompted": ("[geometry.area(base=3)]", prose),
-    }
-    for model, results in answers.items():
-        rows = [
-            {"id": f"simple_python_{i}", "result": each, "latency": 1.5, "reasoning_content": "So"}
-            for i, each in enumerate(results)
-        ]
-        folder = tmp_path / "result" / model
-        for place, category, lines in (
-            ("non_live", "simple_python", rows),
-            ("multi_turn", "multi_turn_base", [{"id": "multi_turn_base_0", "result": [[["x"]]]}]),
-            ("agentic", "web_search_no_snippet", [{"id": "web_search_0", "result": "x"}]),
-            ("agentic/memory/kv", "memory_kv_prereq", [{"id": "memory_0", "result": "x"}]),
-            ("format_sensitivity", "format_sensitivity", [{"id": "f_0", "result": "x"}]),
-        ):
-            path = folder / place / f"BFCL_v4_{category}_result.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("\n".join(map(json.dumps, lines)))
-        snapshot = folder / "agentic/memory/kv/memory_snapshot/finance_final.json"
-        snapshot.parent.mkdir(parents=True)
-        snapshot.write_text("{}")
-    unfinished = tmp_path / "result/unfinished-FC/multi_turn"
-    unfinished.mkdir(parents=True)
-    (unfinished / "BFCL_v4_multi_turn_base_result.json").write_text("")
-    (tmp_path / "result/.ipynb_checkpoints").mkdir()
-    (tmp_path / "result/.DS_Store").write_text("")
-    return tmp_path
-
-
-def test_clone_of_the_leaderboard_is_read_as_one_run(clone: Path) -> None:
-    """Without `run-1`, every model with single-turn answers is an arm, and has one attempt."""
-    recording = bfcl.open_recording(clone)
-    assert recording.arms() == ["api-FC", "local-FC", "prompted"]
-    assert [judged.example.id for judged in recording.judged()] == [
-        *("simple_python_0", "simple_python_1")
-    ]
-    right = (Call("geometry_area", {"base": 3}),)
-    found = {arm: list(recording.answers(arm)) for arm in recording.arms()}
-    assert {arm: answers[0].calls for arm, answers in found.items()} == {
-        "api-FC": right,
-        "local-FC": (Call("geometry.area", {"base": 3}),),
-        "prompted": (Call("geometry.area", {"base": 3}),),
-    }
-    assert {answer.attempt for answers in found.values() for answer in answers} == {0}
-    # The text of a run with native calls is never a call, not even if it looks like one.
-    assert {arm: answers[1].calls for arm, answers in found.items()} == dict.fromkeys(found)
-    scores = clone / "score/prompted/non_live/BFCL_v4_simple_python_score.json"
-    with pytest.raises(DataError, match="cannot be read"):
-        list(recording.verdicts("prompted"))
-    scores.parent.mkdir(parents=True)
-    scores.write_text('{"accuracy": 0.5}\n{"id": "simple_python_1", "error_type": "text"}')
-    assert list(recording.verdicts("prompted")) == [
-        ("simple_python_0", True, None, 0),
-        ("simple_python_1", False, "text", 0),
-    ]
 
 
 @pytest.mark.parametrize(

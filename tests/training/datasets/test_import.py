@@ -165,13 +165,3 @@ def test_quarantine_keeps_unreadable_rows(
     )
     assert (second["line"], second["row"]) == (4, '"no object"')
     assert "2 examples" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("option", ["--out", "--report", "--quarantine"])
-def test_unwritable_file_is_an_error(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An output's directory must exist; the error names the file."""
-    path, missing = write_xlam(tmp_path, xlam_row(0, "a")), tmp_path / "none" / "file"
-    assert main(["import", "xlam", str(path), option, str(missing)]) == 1
-    assert f"{missing}: cannot be written" in capsys.readouterr().err

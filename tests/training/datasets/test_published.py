@@ -395,7 +395,6 @@ GOOD: dict[Publish, Json] = {
 }
 SET_ASIDE: list[tuple[Publish, Json, str]] = [
     (published_glaive, {"system": ""}, "KeyError: 'chat'"),
-    (published_glaive, chat("U Hi.", NOW, system=OFFERS + CLOCK + "and"), "JSONDecodeError"),
     (published_glaive, chat("U Hi.", NOW, system=TWICE), "two different functions have the name"),
     (published_glaive, {**chat(), "chat": "Hi."}, "the chat does not start with a turn"),
     (published_glaive, chat(NOW), "before the first user message"),
@@ -408,24 +407,16 @@ SET_ASIDE: list[tuple[Publish, Json, str]] = [
     (published_glaive, chat("U Hi.", "F 1"), "a tool result has no matching call"),
     (published_glaive, chat("U Hi.", NOW, "U And?"), "1 calls have no result"),
     (published_hermes, spoken(ASK, tools="[{'name': 'f'", field="[]"), "JSONDecodeError"),
-    (published_hermes, spoken(ASK, tools=(FIND, {"name": "find"})), "two different functions have"),
-    (published_hermes, spoken(ASK, ("tool", "1")), "a tool result has no matching call"),
-    (published_hermes, spoken(ASK, ("gpt", "<tool_call>find()</tool_call>")), "neither JSON nor"),
     (
         published_hermes,
         spoken(ASK, ("gpt", "<tool_call>{'a': {}}</tool_call>")),
         "KeyError: 'name'",
     ),
     (published_hermes, spoken(ASK, ("gpt", CALL.replace("find", "book"))), "which is not offered"),
-    (published_hermes, spoken(ASK, ("gpt", CALL), ("human", "And?")), "1 calls have no result"),
-    (published_hermes, spoken(("gpt", CALL)), "before the first user message"),
     (published_hermes, spoken(ASK, ("function", "1")), "unknown speaker 'function'"),
     (published_hermes, spoken(ASK, ("gpt", CALL), tools=[], field=None), "there are no tools"),
-    (published_xlam, asked([]) | {"answers": "[{'name'"}, "JSONDecodeError"),
     (published_xlam, asked([]) | {"query": None}, "the query is not a string, or is blank"),
     (published_xlam, asked([{"name": "ping"}]), "KeyError: 'arguments'"),
-    (published_xlam, asked([{"name": "pong", "arguments": {}}]), "'pong', which is not offered"),
-    (published_xlam, asked([{**PINGED, "arguments": {"a": 1}}]), "which are not parameters"),
     (published_xlam, asked([], [{**PING, "name": "p" * 65}]), "must have 1 to 64 characters"),
     (
         published_xlam,
@@ -434,8 +425,6 @@ SET_ASIDE: list[tuple[Publish, Json, str]] = [
     ),
     (published_confetti, turn({**FROM, "content_type": "x"}), "unknown content type 'x'"),
     (published_confetti, turn({**FROM, "role": "api"}), "unknown role 'api'"),
-    (published_confetti, turn(FROM, OPENAI[1]), "a tool result has no matching call"),
-    (published_confetti, turn(FROM, OPENAI[0], FROM), "1 calls have no result"),
     (
         published_confetti,
         turn({**AGAIN, "content": [{"image": {}}]}),

@@ -15,7 +15,6 @@ from router_service.core.decision_record import (
 )
 from switchcraft_training.decisions.log import read_log
 from switchcraft_training.decisions.queries import (
-    WEAKLY_CORRECT,
     DecisionUse,
     Queries,
     read_queries,
@@ -27,7 +26,6 @@ from tests.training.decisions.cases import (
     content,
     decision,
     expects,
-    negative_evidence,
     right,
     write_log,
     wrong,
@@ -120,19 +118,6 @@ def test_expected_calls_label_all_candidates_of_a_verified_answer(tmp_path: Path
     assert labels(found) == [("a", "large", 1), ("a", "small", 0), ("b", "large", 1)]
     assert [outcome.seconds for outcome in found.queries[0].outcomes] == [1.0, 1.0]
     assert found.uses == {DecisionUse.CHECKED: 1, DecisionUse.JUDGED: 1}
-
-
-def test_weak_evidence_is_a_label_only_if_enabled(tmp_path: Path) -> None:
-    """Weak evidence gives a soft label if enabled; a verdict takes precedence."""
-    lines = (
-        decision("a", content=content("x")),
-        decision("b", content=content("y")),
-        *(negative_evidence("a"), negative_evidence("b"), right("b")),
-    )
-    assert labels(read(tmp_path, *lines)) == [("b", "large", 1)]
-    found = read(tmp_path, *lines, weak_evidence=True)
-    assert labels(found) == [("a", "large", WEAKLY_CORRECT), ("b", "large", 1)]
-    assert found.queries[0].calls is None
 
 
 HOSTED = {"type": "web_search"}

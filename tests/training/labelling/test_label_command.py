@@ -156,11 +156,17 @@ def test_run_stops_before_spending_cap_is_exceeded(case: Case, sandbox: Sandbox)
 
 
 def test_second_ctrl_c_abandons_requests_in_flight(case: Case, sandbox: Sandbox) -> None:
-    """The run ends immediately, and its journal counts abandoned requests as possibly paid."""
+    """The run ends immediately, and its journal counts abandoned requests as possibly paid.
+
+    While it ran, a second run with the same journal was refused.
+    """
     case.pool({"one": endpoint(sandbox.base_url, "hang", max_concurrency=3)})
     before = sandbox.stats()["requests"]
     with subprocess.Popen(case.command(), stderr=subprocess.PIPE) as run:
         wait_for_requests(sandbox, before + 3, run)
+        second = case.label()  # of the same questions
+        assert (second.returncode, sandbox.stats()["requests"] - before) == (1, 3)
+        assert "is in use by another run" in second.stderr
         run.send_signal(signal.SIGINT)
         time.sleep(0.3)
         run.send_signal(signal.SIGINT)

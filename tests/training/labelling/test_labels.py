@@ -101,21 +101,3 @@ def test_only_native_tool_calls_count(
     """Only the calls that a client would execute count; other messages get a problem code."""
     parsed = parse_message(message)
     assert (parsed.calls and len(parsed.calls), parsed.problem) == (calls, problem)
-
-
-def test_request_in_flight_at_crash_is_charged(tmp_path: Path) -> None:
-    """A request that was never closed counts with its reserved cost on reopening."""
-    identity = RunIdentity("rows", "pool")
-    key = QuestionKey("q000", "a", 0)
-    with Store(tmp_path, identity) as store:
-        name = store.idempotency_key(key)
-        store.begin_request(key, 0.25)
-        assert store.spending() == (0, 0, 0)
-    with Store(tmp_path, identity) as store:
-        assert store.spending() == (0, 0.25, 1)
-        assert store.idempotency_key(key) == name
-        charged = store.save_answer(store.begin_request(key, 0.5), key, reply(called(2)))
-        assert charged == 0.5, "without a known cost an answer is charged with its reserve"
-        assert store.answered() == {key}
-    with Store(tmp_path / "other", identity) as other:
-        assert other.idempotency_key(key) != name

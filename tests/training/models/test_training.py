@@ -84,24 +84,6 @@ def test_unknown_labels_are_ignored_by_every_branch() -> None:
     assert hits(trained.model, test).min() >= 0.9
 
 
-@pytest.mark.parametrize("name", ["forest", "networks", "lexical"])
-def test_rows_without_labels_do_not_change_a_branch(name: str) -> None:
-    """Rows without any label have the same effect as missing rows."""
-    train, test = rows(120, 1), rows(30, 3)
-    hidden = with_labels(train, train.labels.copy())
-    hidden.correct[60:] = np.nan
-    settings = config(shares={name: 1}, max_epochs=1, weight_decay=0.0)
-    with_them, without, as_wrong = (
-        branch_logits(train_router(encoder(), settings, data, data).model, settings, test)[name]
-        for data in (hidden, train.take(range(60)), with_labels(train, hidden.labels * 0))
-    )
-    column = {"lexical": 0}.get(name, 1)
-    right = test.labels[:, column] == 1
-    for said in (with_them, without):
-        assert ((said[:, column] > 0) == right).mean() >= 0.85
-    assert not np.allclose(with_them, as_wrong)
-
-
 def test_patience_stops_a_run_that_does_not_improve() -> None:
     """With random labels, training stops after the configured patience and keeps the best epoch."""
     rng = np.random.default_rng(0)
@@ -112,23 +94,3 @@ def test_patience_stops_a_run_that_does_not_improve() -> None:
     )
     losses = [epoch.loss for epoch in trained.epochs]
     assert losses.index(min(losses)) == len(losses) - 3  # two epochs of patience behind the best
-
-
-def test_binary_labels_are_one_attempt_of_the_trained_rows() -> None:
-    """`labels: binary` trains on 0 or 1 drawn with the share, so the epochs' losses differ.
-
-    It equals training on the drawn labels, and leaves the given tables unchanged.
-    """
-    train = rows(64, 1)
-    soft = with_labels(train, np.full_like(train.labels, 0.3))
-    binary = config(labels="binary", max_epochs=1)
-    losses = [
-        [epoch.loss for epoch in train_router(encoder(), settings, given, given).epochs]
-        for settings, given in (
-            (binary, soft),
-            (config(max_epochs=1), soft.one_attempt(binary.seed)),
-            (config(max_epochs=1), soft),
-        )
-    ]
-    assert losses[0] == losses[1] != losses[2]
-    assert np.unique(soft.labels).tolist() == [np.float32(0.3)]

@@ -173,21 +173,6 @@ class World:
                 verdict = right if self.is_correct(row, accepted) else wrong
                 yield verdict(f"d{number}")
 
-    def chosen_lines(self) -> Iterator[Line]:
-        """Yield decisions whose arm was drawn at random, all equally likely."""
-        rng = np.random.default_rng(2)
-        for number in range(DECISIONS):
-            row, arm = int(rng.integers(REQUESTS)), str(rng.choice(self.arms))
-            yield decision(
-                f"d{number}",
-                arm,
-                **self.facts(number, row, arm),
-                reason="explored",
-                propensity=1 / len(self.arms),
-                cost_usd=self.costs_usd[arm],
-            )
-            yield (right if self.is_correct(row, arm) else wrong)(f"d{number}")
-
 
 @pytest.fixture(scope="module")
 def world() -> World:
@@ -239,12 +224,6 @@ def checked(world: World, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
     """Replay verified answers with the expected calls."""
     lines = world.verified_lines(world.logged_usd, is_checked=True)
     return Replayed.of(world, lines, tmp_path_factory.mktemp("checked"))
-
-
-@pytest.fixture(scope="module")
-def chosen(world: World, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
-    """Replay single answers of arms that were drawn at random."""
-    return Replayed.of(world, world.chosen_lines(), tmp_path_factory.mktemp("chosen"))
 
 
 def logged_rows(log: DecisionLog) -> list[int]:
@@ -313,24 +292,6 @@ def test_verdict_does_not_judge_other_candidates(world: World, judged: Replayed)
     estimate = judged.found.accuracy.policies[judged.lower]
     assert estimate.coverage == pytest.approx(np.mean(known))
     assert estimate.coverage < judged.found.cost_usd.policies[judged.lower].coverage
-
-
-def test_log_of_choices_covers_what_is_accepted_at_once(world: World, chosen: Replayed) -> None:
-    """A log of single answers shows the share of requests that need one model, and their result.
-
-    The cost is a lower bound, because the answers of further models are not in the log.
-    """
-    at_once = [row for row in range(REQUESTS) if len(world.follow(row, world.lower_usd)[1]) == 1]
-    assert 0.1 < len(at_once) / REQUESTS < 0.9
-    found = chosen.found
-    accuracy, cost = (each.policies[chosen.lower] for each in (found.accuracy, found.cost_usd))
-    assert accuracy.coverage == cost.coverage == pytest.approx(len(at_once) / REQUESTS, abs=0.2)
-    assert (accuracy.snips, accuracy.ips) == (None, None)
-    truth = world.truth(world.lower_usd, at_once)
-    assert contains(accuracy, "covered", truth[0])
-    assert contains(cost, "covered", truth[1])
-    assert cost.dr is not None
-    assert cost.dr.value < world.truth(world.lower_usd)[1]
 
 
 def test_table_shows_coverage_and_marks_what_is_predicted(
