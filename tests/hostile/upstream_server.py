@@ -82,7 +82,6 @@ class UpstreamRequest:
         """Return the request's unique id. A correct answer repeats it."""
         return self.headers.get("x-request-id", "none")
 
-
     @property
     def is_response(self) -> bool:
         """Return whether the request is for the Responses API."""

@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from router_service.apis.conversation import Json
-from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.cli import main
-from switchcraft_training.comparison import labelled_question
 from switchcraft_training.records import Example, Expected, Judged
 from tests.training.runs import answer_line, write_run
 
@@ -117,26 +114,6 @@ def test_labelling_run_of_five_datasets_is_judged_by_the_installed_checker(
     assert {json.loads(line)["id"] for line in lines} == {
         f"{dataset}_1" for dataset in ("confetti", "glaive", "hermes", "xlam")
     }
-
-
-@pytest.mark.parametrize(
-    ("accepted", "format_of_the_leaderboard"),
-    [
-        ({"x": 1, "y": [2]}, {"x": [1], "y": [[2]]}),
-        ({"x": OneOf((1, 2), is_optional=True)}, {"x": [1, 2, ""]}),
-        ([{"x": "a"}], [{"x": ["a"]}]),
-    ],
-)
-def test_nested_accepted_values_are_written_as_the_leaderboard_reads_them(
-    accepted: Json, format_of_the_leaderboard: Json
-) -> None:
-    """Every field of a nested object lists its accepted values, and "" if it may be omitted."""
-    function = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    example = Example("1", "c", {"messages": [], "tools": [function]}, "xlam")
-    expected = Expected((ExpectedCall("f", {"o": (accepted,)}, frozenset({"o"})),))
-    question = labelled_question(Judged(example, expected), {})
-    assert question is not None
-    assert question.truth == [{"f": {"o": [format_of_the_leaderboard, ""]}}]
 
 
 def write(path: Path, rows: list[Any]) -> None:
