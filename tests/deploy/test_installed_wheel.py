@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 ADDRESS = "127.0.0.1:8080"
 EXTRAS = "cpu,redis,postgres,aws,google,azure,otlp,review"
-"""All extras but those with large libraries for training: `train`, `gpu`, `ray`."""
+"""All extras but those with large libraries for training: `train`, `gpu`."""
 CONFIG = """\
 model_list:
   - model_name: gpt-4.1-mini

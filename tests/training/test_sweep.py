@@ -31,43 +31,26 @@ from switchcraft_training.sweep import sweep_variants
 
 pytestmark = pytest.mark.slow
 
-SWEEP_S = 600
-"""A minute on an idle machine: Ray's worker imports torch again."""
-
-
-@pytest.fixture
-def ray_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use one thread in Ray's workers and a wide terminal; restore the handler of SIGTERM.
-
-    By default, Ray gives its workers a niceness of 15, with which they starve on a busy machine.
-    """
-    monkeypatch.setenv("RAY_worker_niceness", "0")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
 
 def arguments(config: Path, data: Path, out: Path, *options: str) -> list[str]:
     """Return the arguments of `switchcraft-train sweep`."""
     return ["sweep", str(config), "--data", str(data), "--out", str(out), *options]
 
 
-@pytest.mark.timeout(SWEEP_S)
-@pytest.mark.usefixtures("ray_environment")
 def test_sweep_resumes_and_runs_nothing_twice(
     config: Path,
     benchmark: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finished runs are not repeated, locally or on Ray, and the summary contains all runs.
+    """Finished runs are not repeated, and the summary contains all runs.
 
     A run with an additional recording is a different run. The seeds are the configuration's unless
     the command names others.
     """
+    monkeypatch.setenv("COLUMNS", "200")
     shutil.copytree(benchmark / "bench", benchmark / "again")
     values = yaml.safe_load(config.read_text())
     values["also"] = [{"format": "bfcl", "path": "again"}]
@@ -78,11 +61,11 @@ def test_sweep_resumes_and_runs_nothing_twice(
     caplog.set_level(logging.INFO)
     assert main(arguments(config, benchmark, tmp_path / "out", "--seeds", "1")) == 0
     assert "1 runs, of which 0 are finished" in caplog.text
-    manifests = sorted((tmp_path / "out").glob("encoder-seed-*/artifact/manifest.json"))
+    manifests = sorted((tmp_path / "out").glob("made-up-seed-*/artifact/manifest.json"))
     written = [path.stat().st_mtime_ns for path in manifests]
     assert len(written) == 1
     capsys.readouterr()
-    status = main(arguments(config, benchmark, tmp_path / "out", "--ray"))
+    status = main(arguments(config, benchmark, tmp_path / "out"))
     assert status == 0, capsys.readouterr().err
     assert "2 runs, of which 1 are finished" in caplog.text
     assert [path.stat().st_mtime_ns for path in manifests] == written
@@ -105,12 +88,11 @@ def test_variant_changes_only_what_it_names(config: Path) -> None:
     values = yaml.safe_load(config.read_text())
     values["sweep"] = {"variants": {"slow": {"training": {"max_epochs": 9}}, "same": {}}}
     loaded = RunConfig.model_validate(values)
-    variants = sweep_variants(loaded, [])
+    variants = sweep_variants(loaded)
     assert list(variants) == ["slow", "same"]
     assert variants["slow"].training.max_epochs == 9
     assert variants["slow"].training.auxiliary_weight == loaded.training.auxiliary_weight
     assert variants["slow"].pool == variants["same"].pool == loaded.pool
-    assert list(sweep_variants(loaded, ["a/Tiny_1"])) == ["tiny-1"]
     values["sweep"]["variants"]["slow"] = {"training": {"max_epochs": 0}}
     with pytest.raises(ValueError, match="max_epochs"):
         RunConfig.model_validate(values)

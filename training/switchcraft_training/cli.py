@@ -30,8 +30,6 @@ from switchcraft_training.options import (
     Data,
     DryRun,
     Processes,
-    Ray,
-    ray_address,
 )
 from switchcraft_training.publishing.command import publish
 from switchcraft_training.review.command import review
@@ -136,8 +134,6 @@ def sweep(
     data: Data,
     out: Path,
     seeds: Annotated[Sequence[int], SEVERAL] = (),
-    encoders: Annotated[Sequence[str], SEVERAL] = (),
-    ray: Ray = None,
     dry_run: DryRun = False,
 ) -> int:
     r"""Run the pipeline for every variant and seed of a configuration.
@@ -154,10 +150,6 @@ def sweep(
         config: a YAML file, or the name of a shipped one
         out: directory for the runs, sweep.json and sweep.html
         seeds: seeds of the runs (default: the configuration's `sweep.seeds`)
-        encoders: encoders, in the form of `encoder.source`, in place of the configuration's
-            variants
-        ray: run in parallel on Ray: on the cluster at ADDRESS (`auto` or HOST:PORT), whose machines
-            must share DATA and OUT; without ADDRESS, on this machine
     """
     from switchcraft_training.config import load_config
     from switchcraft_training.evaluation.seeds import print_table
@@ -168,10 +160,10 @@ def sweep(
             config,
             data,
             out,
-            lambda read: sweep_variants(read, encoders),
+            sweep_variants,
             lambda read: len(sweep_seeds(read, seeds)),
         )
-    result = run_sweep(load_config(config), data, out, seeds, encoders, ray_address(ray))
+    result = run_sweep(load_config(config), data, out, seeds)
     print_table(result.summary)
     for folder, problem in result.failures.items():
         print(f"{folder}: {problem}", file=sys.stderr)
@@ -265,50 +257,6 @@ def import_(
             from switchcraft_training.datasets.importing import import_dataset
 
             import_dataset(name, path, options)
-
-
-@app.command(group=DATA)
-def compare(
-    recordings: Sequence[Path] = (),
-    /,
-    *,
-    labelled: Annotated[Sequence[tuple[Path, Path]], Parameter(metavar="ROWS ANSWERS")] = (),
-    paraphrases: str | None = None,
-    out: Path,
-    peer: bool = False,
-) -> None:
-    """Compare our checker's verdicts on recorded answers with those of BFCL's checker.
-
-    BFCL is the Berkeley Function Calling Leaderboard. Prints a table of agreement, and writes the
-    answers on which the two disagree.
-
-    For example:
-
-        switchcraft-train compare data/bfcl-2024-08 --out comparison --peer
-        switchcraft-train compare --labelled rows.jsonl runs/labels --out comparison
-
-    Args:
-        recordings: directories of BFCL results with verdicts
-        labelled: a labelling run of any dataset: its file of rows and its directory of answers,
-            which the installed bfcl-eval judges; may be repeated
-        paraphrases: an encoder that decides whether texts have the same meaning, as
-            `encoder.source` (default: our checker accepts no paraphrases)
-        out: directory for the table and the disagreements
-        peer: also run the checker of the installed bfcl-eval
-    """
-    from switchcraft_training.comparison import CompareOptions, compare_checkers
-    from switchcraft_training.labelling.answers import LabelledRun
-
-    if not recordings and not labelled:
-        problem = "is missing: name directories of BFCL results, or give --labelled ROWS ANSWERS"
-        raise ConfigError("compare", "recordings", problem)
-    options = CompareOptions(
-        recordings=recordings,
-        labelled=[LabelledRun(rows, answers) for rows, answers in labelled],
-        with_peer=peer,
-        paraphrases=paraphrases,
-    )
-    print(compare_checkers(options, out))
 
 
 @app.command(group=DATA)
@@ -440,37 +388,6 @@ def add_unfamiliar(
             f"{each.context}  {each.auc:.3f}  {each.auc_of_two:.3f}  {each.right_of_two:.3f}"
             f"  {each.calibration_error:.3f}  {each.difference * 100:+.1f}  {each.cost_share:.1%}"
         )
-
-
-@app.command(group=ARTIFACTS)
-def add_familiarity(artifact: Path, /, *, data: Data, out: Path, workspace: Path) -> None:
-    r"""Let an artifact tell which requests are unlike its training data.
-
-    Nothing else of it changes, and no router is trained. `run` does this for new artifacts.
-
-    For example:
-
-        switchcraft-train add-familiarity runs/today/artifact --data data \
-          --workspace runs/today/work --out NEW
-
-    Args:
-        artifact: the artifact's directory
-        out: directory for the new artifact; may be the artifact's own
-        workspace: directory for labels, reused by later runs
-    """
-    import numpy as np
-
-    from switchcraft_training import familiarity
-
-    workspace.mkdir(parents=True, exist_ok=True)
-    spec = familiarity.add_familiarity(artifact, data, out, workspace).familiarity
-    if spec is None:
-        return
-    far = np.interp(spec.limit, spec.shares[::-1], spec.distances[::-1])
-    print(
-        f"{spec.limit:.0%} of {spec.queries} held-out queries with unseen tools are farther than"
-        f" {far:.2f} from the training data, and therefore unfamiliar."
-    )
 
 
 @app.command(group=GATEWAYS)
