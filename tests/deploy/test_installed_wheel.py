@@ -21,7 +21,7 @@ from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 ADDRESS = "127.0.0.1:8080"
-EXTRAS = "cpu,redis,postgres,aws,google,azure,otlp,review"
+EXTRAS = "cpu,redis,postgres,aws,google,azure,otlp"
 """All extras but those with large libraries for training: `train`, `gpu`."""
 CONFIG = """\
 model_list:

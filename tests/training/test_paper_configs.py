@@ -99,11 +99,11 @@ def test_every_experiment_has_the_shared_settings(name: str, config: RunConfig) 
 
 def test_experiments_use_the_paper_s_pools_and_seeds() -> None:
     """Pools, prices and seeds are those of the paper, also in the pools of `label`."""
-    is_earlier = {"earlier-pool", "probabilistic", "chat-router"}
+    is_earlier = {"earlier-pool", "probabilistic"}
     for name in NAMES:
         config = paper(name)
         assert prices(config) == (EARLIER_POOL if name in is_earlier else MAIN_POOL), name
-        is_single = name in {"packing", "held-out-datasets", "chat-router"}
+        is_single = name in {"packing", "held-out-datasets"}
         assert config.sweep.seeds == ((4,) if is_single else SEEDS), name
         assert config.seed == 4, name  # the best seed on validation
         assert config.unprofiled_arms == (), name  # MIRT is measured

@@ -85,14 +85,11 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     values["encoder"]["distilled"] = narrow
     for entry in values["pool"]:
         entry["profile"] = f"A made-up model called {entry['arm']}."
-    chat = {"prompt": "Rain in Oslo?", "model_a": "gpt", "model_b": "mix", "winner": "model_a"}
-    (benchmark / "chats.jsonl").write_text(json.dumps(chat))
     values["evaluation"] = {
         "folds": 3,
         "baselines": True,
         "baseline_encoder": "distilled",
         "truncated": True,
-        "chat_preferences": {"path": "chats.jsonl", "strong": "gpt", "weak": "mix"},
     }
     config.write_text(yaml.safe_dump(values))
     status, printed = train()
@@ -108,7 +105,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     every_section_is_there(report["sections"])
     kinds = {entry["name"]: entry["kind"] for entry in report["test"]["entries"]}
     assert kinds["number of tools"] == "heuristic"
-    assert {"kNN", "MIRT", "MLP, truncated input", "chat-trained (RouteLLM)"} <= {
+    assert {"kNN", "MIRT", "MLP, truncated input"} <= {
         n for n, k in kinds.items() if k == "baseline"
     }
     assert (report["folds"], report["teaching"]) == (3, 7)

@@ -6,8 +6,6 @@ import json
 import logging
 import math
 import shutil
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 

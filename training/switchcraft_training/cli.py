@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from switchcraft_training.config import RunConfig
     from switchcraft_training.workers import Workers
 
-INSTALL = "pip install 'switchcraft-router[cpu,train,review]'"
+INSTALL = "pip install 'switchcraft-router[cpu,train]'"
 """Command that installs what the commands import."""
 
 _MISSING = (
@@ -66,7 +66,7 @@ app = create_command_line(
 )
 app.command(fetch, group=DATA)
 app.command(label, group=DATA)
-app.command(review)
+app.command(review, group=DATA)
 app.command(score, group=DATA)
 app.command(onboard, group=ARTIFACTS)
 app.command(pool)
@@ -120,7 +120,7 @@ def run(
     from switchcraft_training.config import load_config
 
     if dry_run:
-        return _run_dry(config, data, out, lambda read: {read.name: read}, lambda _: 1)
+        return _run_dry(config, data, lambda read: {read.name: read})
     workers = _workers(processes)
     print(pipeline.run(load_config(config), data, out, workspace=workspace, workers=workers))
     return 0
@@ -153,16 +153,10 @@ def sweep(
     """
     from switchcraft_training.config import load_config
     from switchcraft_training.evaluation.seeds import print_table
-    from switchcraft_training.sweep import run_sweep, sweep_seeds, sweep_variants
+    from switchcraft_training.sweep import run_sweep, sweep_variants
 
     if dry_run:
-        return _run_dry(
-            config,
-            data,
-            out,
-            sweep_variants,
-            lambda read: len(sweep_seeds(read, seeds)),
-        )
+        return _run_dry(config, data, sweep_variants)
     result = run_sweep(load_config(config), data, out, seeds)
     print_table(result.summary)
     for folder, problem in result.failures.items():
@@ -177,11 +171,7 @@ def _workers(processes: int | None) -> Workers:
 
 
 def _run_dry(
-    path: Path,
-    data: Path,
-    out: Path,
-    variants_of: Callable[[RunConfig], Mapping[str, RunConfig]],
-    seeds_of: Callable[[RunConfig], int],
+    path: Path, data: Path, variants_of: Callable[[RunConfig], Mapping[str, RunConfig]]
 ) -> int:
     """Check what a run or a sweep needs, print the result, and return the exit status."""
     from switchcraft_training.config import load_config
@@ -190,7 +180,7 @@ def _run_dry(
     found = DryRun()
     with found.noting():
         config = load_config(path)
-        found = dry_run(variants_of(config), data, out, seeds_of(config))
+        found = dry_run(variants_of(config), data)
     for fact in found.facts:
         print(f"ok       {fact}")
     for problem in found.problems:

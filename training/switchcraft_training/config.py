@@ -148,6 +148,10 @@ hashed words and word pairs, small networks over the structural features, and tr
 structural features."""
 
 
+Precision = Literal["no", "bf16", "fp16"]
+"""Precision of the encoder's matrix products in training."""
+
+
 class TrainingConfig(_Frozen):
     """Hyperparameters; the defaults are the paper's for DistilBERT (appendix on training)."""
 
@@ -175,7 +179,7 @@ class TrainingConfig(_Frozen):
     )
     warmup_ratio: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.01, ge=0)
-    precision: Literal["no", "bf16", "fp16"] | None = Field(
+    precision: Precision | None = Field(
         None, description="Mixed precision of the encoder. Default: fp16 on a GPU, otherwise none."
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the classification heads.")
@@ -209,32 +213,7 @@ class TrainingConfig(_Frozen):
         return {name: share / total for name, share in self.shares.items()}
 
 
-class ChatPreferencesConfig(_Frozen):
-    """Preferences between chat answers, for the baseline that is trained as RouteLLM."""
-
-    path: Path = Field(
-        description="JSON lines with the strings `prompt`, `model_a`, `model_b`, and `winner`"
-        " (`model_a`, `model_b`, `tie` or `tie (bothbad)`); other fields are ignored. The path is"
-        " relative to the folder of the option `--data`, and may end in `.gz`."
-    )
-    strong: str = Field(description="The model in the file that represents the pool's best arm.")
-    weak: str = Field(description="The model in the file that represents the cheapest arm.")
-    strong_share: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="The share of training queries that go to the best arm. It determines the"
-        " threshold for the win probability.",
-    )
-
-    @model_validator(mode="after")
-    def _two_models(self) -> ChatPreferencesConfig:
-        if self.strong == self.weak:
-            raise ValueError("`strong` and `weak` must be different models")
-        return self
-
-
-REMOVED_SETTINGS = ("seeds", "learning_curve")
+REMOVED_SETTINGS = ("seeds", "chat_preferences")
 """Settings of `evaluation` that artifacts may name, and that no longer exist."""
 
 
@@ -295,14 +274,9 @@ class EvaluationConfig(_Frozen):
         description="Whether to also measure with conversations that are truncated at the encoder's"
         " window instead of packed. This takes minutes if the inputs are long.",
     )
-    chat_preferences: ChatPreferencesConfig | None = Field(
-        None, description="Adds a baseline that is trained on preferences between chat answers."
-    )
 
     @model_validator(mode="after")
     def _check_protocol(self) -> EvaluationConfig:
-        if self.chat_preferences is not None and not self.baselines:
-            raise ValueError("`chat_preferences` requires `baselines: true`")
         if self.protocol == "split" and self.grouped_by == "tools":
             raise ValueError("`grouped_by: tools` is only allowed for the protocol `folds`")
         if self.known_tools and self.grouped_by != "tools":

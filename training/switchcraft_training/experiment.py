@@ -76,14 +76,12 @@ class ExperimentResult:
     calibration: Calibration
 
 
-def run_experiment(
-    data: TrainingData, workers: Workers = SINGLE_PROCESS
-) -> ExperimentResult | None:
+def run_experiment(data: TrainingData, workers: Workers = SINGLE_PROCESS) -> ExperimentResult:
     """Measure held-out predictions, with the variants and baselines of the configuration.
 
     Folds are measured by the int8 graphs that they would ship. A router that ships itself is
-    measured in full precision, as in the paper, and the run compares its int8 graph with it. Return
-    None in every process except the main one. Raises the errors of `TrainingData.divide`.
+    measured in full precision, as in the paper, and the run compares its int8 graph with it. Raises
+    the errors of `TrainingData.divide`.
     """
     config, division = data.config, data.divide()
     settings, shares = config.evaluation, config.training.branch_shares
@@ -99,8 +97,6 @@ def run_experiment(
     if settings.truncated:
         with stage(TRUNCATED):
             truncated = predict_held_out(data.truncated(), division, workers=workers)
-    if predictions is None:
-        return None
 
     # Choose the calibration, and the rules that reach goals. Calibration methods are compared, and
     # rows of the tuning part calibrated, by other groups of that part.
@@ -191,7 +187,6 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
         embed,
         None if config.unprofiled_arms else config.profiles,
         truncated=config.evaluation.truncated,
-        preferences=data.preferences,
     )
     for baseline in fitted:
         log.info("fitting baseline: %s", baseline.name)

@@ -31,7 +31,7 @@ DryRun: TypeAlias = Annotated[
     bool,
     Parameter(
         "--dry-run",
-        help="check the configuration, the data, the encoders and the disk space, and estimate the"
-        " time, without training; the exit status is 1 if there are problems",
+        help="check the configuration, the data and the encoders without training; the exit status"
+        " is 1 if there are problems",
     ),
 ]

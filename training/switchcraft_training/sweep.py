@@ -64,9 +64,7 @@ def sweep_seeds(config: RunConfig, seeds: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(seeds or config.sweep.seeds or [config.seed]))
 
 
-def run_sweep(
-    config: RunConfig, data: Path, out: Path, seeds: Sequence[int]
-) -> SweepResult:
+def run_sweep(config: RunConfig, data: Path, out: Path, seeds: Sequence[int]) -> SweepResult:
     """Run all jobs that have not finished, and write `out/sweep.json` and `out/sweep.html`.
 
     Without `seeds`, the configuration's seeds are used. A failed run does not stop the others.

@@ -18,7 +18,6 @@ from router_service.measurement.rules import Outcomes
 from router_service.policies.costs import ArmProfile
 from router_service.predictor.packing import Packed, Packer
 from router_service.predictor.words import Ids
-from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import Views
 from switchcraft_training.config import Grouping, RunConfig
 from switchcraft_training.data.splits import Division, Split, fold_table, group_table, split_table
@@ -37,14 +36,12 @@ PACKING = "packing"
 class TrainingData:
     """A table whose queries are packed as in the gateway, and the configuration for training on it.
 
-    `workspace` holds checkpoints and other files that later runs reuse. `preferences` train a
-    baseline, if the configuration names a file of them.
+    `workspace` holds checkpoints and other files that later runs reuse.
     """
 
     config: RunConfig
     table: Table
     workspace: Path
-    preferences: ChatPreferences | None = None
 
     @property
     def needs_validation(self) -> bool:
