@@ -249,26 +249,6 @@ def import_(
             import_dataset(name, path, options)
 
 
-@app.command(group=DATA)
-def agent_tasks(outcomes: Path, /, *, out: Path) -> None:
-    """Make the table of whole agent tasks, from which `switchcraft advise --task` chooses.
-
-    The table has each model's success with a 95% interval, and its cost per task.
-
-    Example: `switchcraft-train agent-tasks data/agents-2026 --out agent-tasks.json`
-
-    Args:
-        outcomes: directory of recorded outcomes of whole tasks
-        out: file for the table
-    """
-    from switchcraft_training.agent_tasks import make_table
-    from switchcraft_training.datasets.rows import write_lines
-
-    table = make_table(outcomes)
-    write_lines([table.model_dump_json(indent=1, exclude_none=True).encode()], out)
-    print(f"{len(table.figures)} figures of {len(table.names)} models are in {out}.")
-
-
 @app.command(group=ARTIFACTS)
 def evaluate(
     artifact: Path,
