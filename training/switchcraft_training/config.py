@@ -163,9 +163,6 @@ class TrainingConfig(_Frozen):
         " Reports and baselines always use the share.",
     )
     learning_rate: float = Field(5e-5, gt=0)
-    head_learning_rate: float | None = Field(
-        None, gt=0, description="Default: the encoder's learning rate."
-    )
     batch_size: int = Field(16, ge=1, description="Rows per step on each device.")
     evaluation_batch_size: int = Field(
         16, ge=1, description="Rows per step on each device, for validation."
@@ -196,9 +193,6 @@ class TrainingConfig(_Frozen):
         " quarter of the limit, because leaves have more rows than they need to have. An artifact"
         " has up to two forests, and the one for the demand for calls is smaller.",
     )
-    structure_width: int = Field(
-        64, ge=1, description="Width of the two layers over the structural features."
-    )
     auxiliary_weight: float = Field(
         0.0,
         ge=0,
@@ -213,8 +207,11 @@ class TrainingConfig(_Frozen):
         return {name: share / total for name, share in self.shares.items()}
 
 
-REMOVED_SETTINGS = ("seeds", "chat_preferences")
-"""Settings of `evaluation` that artifacts may name, and that no longer exist."""
+REMOVED_SETTINGS = {
+    "evaluation": ("seeds", "chat_preferences"),
+    "training": ("head_learning_rate", "structure_width"),
+}
+"""Settings that artifacts may name, and that no longer exist, by section."""
 
 
 class EvaluationConfig(_Frozen):
@@ -499,7 +496,8 @@ def dump_config(config: RunConfig) -> str:
 def trained_config(manifest: Manifest) -> RunConfig:
     """Return the configuration that an artifact was trained with, with the packing that it uses."""
     values = yaml.safe_load(manifest.provenance.config)
-    for name in REMOVED_SETTINGS:
-        values["evaluation"].pop(name, None)
+    for section, names in REMOVED_SETTINGS.items():
+        for name in names:
+            values[section].pop(name, None)
     config = RunConfig.model_validate(values)
     return config.model_copy(update={"packing": manifest.packing})

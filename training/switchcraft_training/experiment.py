@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from router_service.measurement.rules import Kind, route
+from router_service.measurement.rules import route
 from router_service.predictor.model import IDENTITY, Calibration
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines
-from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.splits import Division, Part, Split
 from switchcraft_training.data.table import Floats
@@ -191,10 +190,4 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
     for baseline in fitted:
         log.info("fitting baseline: %s", baseline.name)
         with step(baseline.name):
-            predicted = held_out(baseline, table, splits, rule)
-        kind: Kind = "baseline"
-        if isinstance(baseline, DatasetOracle):
-            kind = "oracle"
-        elif isinstance(baseline, Heuristic):
-            kind = "heuristic"
-        yield Entrant(kind, baseline.name, predicted.choices, predicted.probabilities)
+            yield held_out(baseline, table, splits, rule)

@@ -13,7 +13,7 @@ from switchcraft_training.models.branches import (
 )
 from tests.training.models.cases import config
 
-SETTINGS = config(structure_width=16).training
+SETTINGS = config().training
 
 
 def counts(n: int, seed: int = 0) -> Tensor:

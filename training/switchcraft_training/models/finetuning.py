@@ -223,7 +223,10 @@ class Stepper:
         self.epoch_steps = math.ceil(len(task.train.rows) / settings.batch_size)
         self.steps = self.epoch_steps * settings.max_epochs
         self._task, self._device = task, next(task.module.parameters()).device
-        self._optimizer = _optimizer(task.module, settings)
+        learning = [p for p in task.module.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            learning, lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
         self._schedule = linear_schedule(self._optimizer, self.steps, settings.warmup_ratio)
         # In fp16, small gradients would be 0 without a factor.
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=task.precision == "fp16")
@@ -255,22 +258,3 @@ class Stepper:
         if self._scaler.get_scale() >= factor:  # Otherwise, gradients overflowed: no step.
             self._schedule.step()
         return loss.detach()
-
-
-def _optimizer(module: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
-    """Return AdamW for the parameters that are not frozen.
-
-    The head may have its own learning rate.
-    """
-    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    groups = [
-        {
-            "params": [p for name, p in named if not name.startswith("head.")],
-            "lr": settings.learning_rate,
-        },
-        {
-            "params": [p for name, p in named if name.startswith("head.")],
-            "lr": settings.head_learning_rate or settings.learning_rate,
-        },
-    ]
-    return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
