@@ -114,19 +114,19 @@ def test_best_seed_is_chosen_on_validation_and_spreads_are_over_all_seeds(tmp_pa
         replace(finished("whole", 2, 0.8, 0.7), rules=dict.fromkeys(RULES, Point(0.8, 0.002))),
         replace(finished("one", 1, 0.5, 0.5), rules=rules),
     ]
-    summary = summarize(runs)
-    whole, one = summary.variants
+    variants = summarize(runs)
+    whole, one = variants
     assert (whole.best, one.best) == (runs[1], runs[2])
     assert whole.metrics["default_accuracy"].mean == pytest.approx(0.8)
     assert whole.metrics["default_accuracy"].standard_deviation == pytest.approx(0.02**0.5)
     assert whole.rules["drift=0.1"].cost_usd.mean == pytest.approx(0.0015)
     assert one.metrics["default_accuracy"].standard_deviation is None
     console = Console(record=True, width=180)
-    print_table(summary, console)
+    print_table(variants, console)
     text = console.export_text()
     assert "0.8 ± 0.14" in text
     assert "2 (best)" in text
-    write_summary(summary, tmp_path)
+    write_summary(variants, tmp_path)
     page = (tmp_path / "sweep.html").read_text()
     assert "theta=0.75" in page
     assert "Fine-tuning curves" in page

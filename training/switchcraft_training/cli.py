@@ -152,16 +152,14 @@ def sweep(
         seeds: seeds of the runs (default: the configuration's `sweep.seeds`)
     """
     from switchcraft_training.config import load_config
-    from switchcraft_training.evaluation.seeds import print_table
     from switchcraft_training.sweep import run_sweep, sweep_variants
 
     if dry_run:
         return _run_dry(config, data, sweep_variants)
-    result = run_sweep(load_config(config), data, out, seeds)
-    print_table(result.summary)
-    for folder, problem in result.failures.items():
+    failures = run_sweep(load_config(config), data, out, seeds)
+    for folder, problem in failures.items():
         print(f"{folder}: {problem}", file=sys.stderr)
-    return 1 if result.failures else 0
+    return 1 if failures else 0
 
 
 def _workers(processes: int | None) -> Workers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from switchcraft_training.config import RunConfig, SweepConfig, dump_config
 from switchcraft_training.dataset import sources_sha256
 from switchcraft_training.evaluation.seeds import (
     FinishedRun,
-    SweepSummary,
+    print_table,
     summarize,
     write_summary,
 )
@@ -46,14 +46,6 @@ class SweepJob:
         return manifest if same_config and provenance.data_sha256 == data_sha256 else None
 
 
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """Summary of a sweep, and the reason for each failed run, by folder."""
-
-    summary: SweepSummary
-    failures: Mapping[Path, str]
-
-
 def sweep_variants(config: RunConfig) -> dict[str, RunConfig]:
     """Return the configurations of a sweep by name; without variants, the one that there is."""
     return config.variants() or {config.name: config.model_copy(update={"sweep": SweepConfig()})}
@@ -64,9 +56,10 @@ def sweep_seeds(config: RunConfig, seeds: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(seeds or config.sweep.seeds or [config.seed]))
 
 
-def run_sweep(config: RunConfig, data: Path, out: Path, seeds: Sequence[int]) -> SweepResult:
-    """Run all jobs that have not finished, and write `out/sweep.json` and `out/sweep.html`.
+def run_sweep(config: RunConfig, data: Path, out: Path, seeds: Sequence[int]) -> dict[Path, str]:
+    """Run all jobs that have not finished, and return the reason of each failed run, by folder.
 
+    Prints the table of all runs, and writes it to `out/sweep.json` and `out/sweep.html`.
     Without `seeds`, the configuration's seeds are used. A failed run does not stop the others.
     """
     folder = out.resolve()
@@ -86,9 +79,10 @@ def run_sweep(config: RunConfig, data: Path, out: Path, seeds: Sequence[int]) ->
         for job in jobs
         if (manifest := job.manifest(digest)) is not None
     ]
-    summary = summarize(finished)
-    write_summary(summary, out)
-    return SweepResult(summary, failures)
+    variants = summarize(finished)
+    write_summary(variants, out)
+    print_table(variants)
+    return failures
 
 
 def run_job(job: SweepJob) -> str | None:
