@@ -116,7 +116,7 @@ class Gateway:
         # Some records are also kept in this process, where requests find them without waiting.
         memory = store
         if not isinstance(memory, MemoryBackend):
-            memory = MemoryBackend("memory:", server.store_limits)
+            memory = MemoryBackend(server.store_limits)
         self._kept_records = memory.stores
 
         def records(kind: type[R]) -> GuardedStore[R]:

@@ -20,12 +20,11 @@ import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Generic, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, Generic, NamedTuple
 
 from pydantic import ValidationError
 
-from router_service.core.addresses import check_redis_address, is_loopback
+from router_service.core.addresses import check_redis_address
 from router_service.core.decision_record import Storable
 from router_service.core.errors import (
     ConfigError,
@@ -163,39 +162,10 @@ for i, key in ipairs(KEYS) do hold(key, ARGV[i]) end
 class RedisBackend(Backend):
     """A Redis server, which all replicas use."""
 
-    name: ClassVar[str] = "redis"
-
     def __init__(self, url: str, limits: StoreLimits) -> None:
         """Store the parameters."""
         self._url = url
         self._limits = limits
-
-    @classmethod
-    def check_address(cls, url: str) -> None:
-        """Raise ValueError if an address is not that of a Redis server."""
-        check_redis_address(url)
-
-    @classmethod
-    def warnings(cls, url: str) -> Sequence[str]:
-        """Return a warning if Redis runs on another machine and its address has no password.
-
-        A client that can write to Redis can choose the artifact, stop deployments and read
-        decisions.
-        """
-        parts = urlsplit(url)
-        password = parts.password or parse_qs(parts.query).get("password")
-        if not parts.hostname or password or is_loopback(parts.hostname):
-            return ()
-        warning = (
-            f"{SETTING} has no password: any client that can connect to Redis can choose the "
-            "artifact that serves; set requirepass in Redis, and use redis://:PASSWORD@HOST:6379/0"
-        )
-        return (warning,)
-
-    @classmethod
-    def open_pointer(cls, url: str) -> RedisPointer:
-        """Return the pointer in this Redis; raises PublicationError if the address is invalid."""
-        return RedisPointer(url)
 
     def records(self, kind: type[R]) -> RedisRecords[R]:
         """Return the store for one kind of record."""
