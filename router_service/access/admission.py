@@ -1,4 +1,10 @@
-"""Limits and budgets of keys and teams, applied to the requests of this process."""
+"""Limits and budgets of keys and teams, applied to the requests of this process.
+
+Admission comes before the decision: it may refuse a request, or change the policy that applies to
+it. Reservation comes after the decision, when the request's expected cost is known, and before the
+first upstream is asked. Settlement learns what the request has cost. `http.transfer` admits and
+reserves, and `http.front` settles.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from dataclasses import dataclass
 
 from router_service.access.alerts import BudgetAlerts
 from router_service.access.budgets import Budgets, Reservation
-from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
+from router_service.access.grants import ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.limits import RateLimits, TakenLimits
 from router_service.access.pacing import Pacing
 from router_service.core.errors import AdmissionError
@@ -22,7 +28,7 @@ class AccountGrant(Grant):
 
 
 class Access:
-    """Admits requests within the limits and budgets of their keys and teams (`AccessHooks`)."""
+    """Admits requests within the limits and budgets of their keys and teams."""
 
     def __init__(
         self, limits: RateLimits, budgets: Budgets, pacing: Pacing, alerts: BudgetAlerts
@@ -34,7 +40,10 @@ class Access:
         self._alerts = alerts
 
     async def admit(self, request: IncomingRequest) -> Grant:
-        """Count the request towards its limits, and say which policies its budgets allow."""
+        """Count a request towards its limits, and say which policies its budgets allow.
+
+        Raises AdmissionError; a call that raises has admitted nothing.
+        """
         key, allowance = request.key, None
         if key.has_budget:
             self._alerts.note(key)
@@ -46,7 +55,12 @@ class Access:
         )
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Reserve the request's expected cost in the budgets of its key and its team."""
+        """Reserve what an admitted request may cost in the budgets of its key and its team.
+
+        Return what is left for the request: infinite if `cost.most_usd` is reserved, and at least
+        `cost.least_usd`. If it is lower than `cost.usd`, a cheaper model has to answer. Raises
+        AdmissionError if less is left.
+        """
         try:
             reservation = await self._budgets.reserve(request.key, cost)
         except AdmissionError:
@@ -58,7 +72,11 @@ class Access:
         return reservation.allowance_usd
 
     def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Replace what was counted and reserved by what the request has used."""
+        """Replace what was counted and reserved by what the request has used; returns at once.
+
+        This is called exactly once for each admitted request: also if it fails, if its client
+        leaves, or if the gateway shuts down.
+        """
         assert isinstance(grant, AccountGrant)  # noqa: S101 - `admit` returned it
         if grant.limits is not None:
             self._limits.settle(request, grant.limits, outcome)

@@ -16,19 +16,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import orjson
-from sqlalchemy import Connection, Row, and_, delete, select, update
+from sqlalchemy import Connection, and_, delete, select, update
 
 from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, keys, spending, teams
+from router_service.database.upsert import insert_into
 from router_service.settings import BudgetSettings
 
 CHECK_S = 1.0
@@ -57,9 +57,8 @@ EVENT = "budget.threshold_reached"
 _log = logging.getLogger("switchcraft.budgets")
 
 
-@dataclass(frozen=True, slots=True)
-class AlertId:
-    """A share that a budget has reached in one of its periods."""
+class AlertId(NamedTuple):
+    """A share that a budget has reached in one of its periods: the key of a row of `alerts`."""
 
     subject: str
     """The key or the team, as `key:NAME` or `team:NAME`."""
@@ -72,20 +71,6 @@ class AlertId:
         """The same id for every attempt, by which a receiver recognizes a repeated request."""
         facts = f"{self.subject}\0{self.period}\0{self.start_s}\0{self.share!r}"
         return f"msg_{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
-
-    @classmethod
-    def of(cls, row: Row[Any]) -> AlertId:
-        """Return the id of a row of `alerts`."""
-        return cls(row.subject, row.period, row.start_s, row.share)
-
-    def values(self) -> dict[str, Any]:
-        """Return the columns of the primary key."""
-        return {
-            "subject": self.subject,
-            "period": self.period,
-            "start_s": self.start_s,
-            "share": self.share,
-        }
 
 
 class BudgetAlerts:
@@ -205,7 +190,10 @@ class BudgetAlerts:
             return
         with database.write() as connection:
             for row in due:
-                each, number = AlertId.of(row), row.attempts + 1
+                each, number = (
+                    AlertId(row.subject, row.period, row.start_s, row.share),
+                    row.attempts + 1,
+                )
                 pause_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0**row.attempts)
                 body = _payload(connection, each, now_s)
                 is_last = body is None or number > MAX_ATTEMPTS
@@ -305,18 +293,15 @@ def _insert(
     connection: Connection, each: AlertId, now_s: float, is_sent: bool, is_postgresql: bool
 ) -> bool:
     """Insert an alert, and return whether no gateway has inserted it before."""
-    if is_postgresql:
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
-    else:
-        from sqlalchemy.dialects.sqlite import insert  # noqa: PLC0415
-    row = {**each.values(), "attempts": 0, "next_attempt_s": now_s}
-    statement = insert(alerts).values(**row, sent_s=now_s if is_sent else None)
+    statement = insert_into(alerts, is_postgresql=is_postgresql).values(
+        **each._asdict(), attempts=0, next_attempt_s=now_s, sent_s=now_s if is_sent else None
+    )
     inserted = statement.on_conflict_do_nothing().returning(alerts.c.subject)
     return connection.execute(inserted).first() is not None
 
 
 def _where(each: AlertId) -> Any:  # noqa: ANN401 - the library's update statement
-    columns = (alerts.c[name] == value for name, value in each.values().items())
+    columns = (alerts.c[name] == value for name, value in each._asdict().items())
     return update(alerts).where(and_(*columns))
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from router_service.access.hooks import ExpectedCost
+from router_service.access.grants import ExpectedCost
 from router_service.access.key import Budget, BudgetPeriod, Key
 from router_service.access.ledger import (
     LEASE_S,

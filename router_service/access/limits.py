@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router_service.access.hooks import IncomingRequest, Outcome
+from router_service.access.grants import IncomingRequest, Outcome
 from router_service.access.key import Key, Limits
 from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
 from router_service.apis.registry import APIS

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest
+from router_service.access.grants import ExpectedCost, Grant, IncomingRequest
 from router_service.core.errors import InvalidRequestError
 from router_service.core.refusals import BODY_ENCODED, BODY_LATE, BODY_TOO_LARGE
 from router_service.http.error_responses import CALL

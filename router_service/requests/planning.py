@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from router_service.access.allowance import Allowance
-from router_service.access.hooks import ExpectedCost
+from router_service.access.grants import Allowance, ExpectedCost
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import CHARACTERS_PER_TOKEN

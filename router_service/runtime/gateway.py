@@ -14,7 +14,6 @@ import anyio.to_thread
 from router_service.access.admission import Access
 from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
-from router_service.access.hooks import AccessHooks
 from router_service.access.keyring import COMPARE_NAMES_S, REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
 from router_service.access.pacing import READ_EVERY_S, Pacing
@@ -74,7 +73,7 @@ class Gateway:
         router: Router,
         source: ReloadSource | None = None,
         workers_directory: Path | None = None,
-        hooks: AccessHooks | None = None,
+        hooks: Access | None = None,
     ) -> None:
         """Create all parts and the first engine; `settings.server` never changes afterwards.
 

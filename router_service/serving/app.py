@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
-from router_service.access.hooks import AccessHooks
+from router_service.access.admission import Access
 from router_service.apis.registry import APIS
 from router_service.http import (
     accounts,
@@ -57,7 +57,7 @@ def create_app(
     router: Router,
     source: ReloadSource | None = None,
     workers_directory: Path | None = None,
-    hooks: AccessHooks | None = None,
+    hooks: Access | None = None,
 ) -> FastAPI:
     """Create the app for a router that is ready to decide.
 

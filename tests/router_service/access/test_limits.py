@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.access.hooks import IncomingRequest, Outcome
+from router_service.access.grants import IncomingRequest, Outcome
 from router_service.access.key import Key, Limits, Team
 from router_service.access.limits import LimitKind, RateLimits, TakenLimits, UsualTokens
 from router_service.core.errors import AdmissionError, StoreError

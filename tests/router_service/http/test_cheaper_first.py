@@ -15,8 +15,8 @@ from pydantic import SecretStr
 from sqlalchemy import insert, select
 
 from router_service.access.accounts import Accounts
-from router_service.access.allowance import Allowance
-from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
+from router_service.access.admission import Access
+from router_service.access.grants import Allowance, ExpectedCost, Grant, IncomingRequest, Outcome
 from router_service.access.key import BudgetPeriod
 from router_service.access.specs import BudgetSpec, NewKey
 from router_service.artifact import FrontierPoint, Measure
@@ -57,8 +57,8 @@ VERIFYING = OperatingPoints(
 )
 
 
-class Paced:
-    """Hooks that give every request the same allowance."""
+class Paced(Access):
+    """Access that gives every request the same allowance."""
 
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
