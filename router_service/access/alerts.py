@@ -25,6 +25,7 @@ from sqlalchemy import Connection, and_, delete, select, update
 
 from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key
+from router_service.access.specs import BudgetView
 from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, keys, spending, teams
@@ -318,25 +319,22 @@ def _payload(connection: Connection, each: AlertId, now_s: float) -> bytes | Non
         spending.c.start_s == each.start_s,
     )
     spent = connection.execute(select(spending.c.spent_nusd).where(same)).scalar_one_or_none() or 0
-    budget, spent_usd = Budget(row.budget_nusd / NANO, BudgetPeriod(each.period)), spent / NANO
-    _, end_s = budget.period.bounds_s(each.start_s)
-    began_s = each.start_s or row.created_s
-    ends_by_s = budget.ends_by_s(spent_usd, began_s, end_s, now_s)
+    budget = Budget(row.budget_nusd / NANO, BudgetPeriod(each.period))
+    view = BudgetView.of(budget, spent / NANO, row.created_s, now_s, each.start_s)
     data = {
         "subject": {"kind": kind, "name": name},
         "share": each.share,
-        "budget_usd": budget.usd,
+        "budget_usd": view.usd,
         "period": each.period,
-        "spent_usd": spent_usd,
-        "starts": _time(began_s),
-        "resets": _time(end_s),
-        "ends_by": _time(ends_by_s),
+        "spent_usd": view.spent_usd,
+        "starts": _time(view.starts),
+        "resets": _time(view.resets),
+        "ends_by": _time(view.ends_by),
     }
-    return orjson.dumps({"type": EVENT, "timestamp": _time(now_s), "data": data})
+    told = datetime.fromtimestamp(now_s, UTC)
+    return orjson.dumps({"type": EVENT, "timestamp": _time(told), "data": data})
 
 
-def _time(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; None is never."""
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
+def _time(time: datetime | None) -> str | None:
+    """Return a time in UTC as ISO 8601, in whole seconds."""
+    return None if time is None else f"{time:%Y-%m-%dT%H:%M:%SZ}"
