@@ -163,9 +163,9 @@ class BudgetAlerts:
         for name, (key, seen) in list(self._active.items()):
             if now - seen > ACTIVE_S:
                 self._active.pop(name, None)
-            states = sorted(self._states(key), key=_share)
+            states = sorted(self._states(key), key=lambda state: state.share)
             for state in states:
-                share = _share(state)
+                share = state.share
                 if name in refused and state is states[-1] and share >= EXHAUSTED_FROM:
                     share = max(1.0, share)
                 for limit in settings.alert_at:
@@ -283,11 +283,6 @@ def sign_webhook(secret: str, message_id: str, time_s: int, body: bytes) -> dict
         "webhook-timestamp": str(time_s),
         "webhook-signature": f"v1,{signature}",
     }
-
-
-def _share(state: BudgetBalance) -> float:
-    """Return the share of a budget that is spent."""
-    return state.spent_usd / state.budget.usd if state.budget.usd > 0 else 1.0
 
 
 def _insert(
