@@ -21,7 +21,6 @@ from router_service.access.grants import Outcome
 from router_service.apis.rate_limits import HEADER_PREFIXES
 from router_service.core.errors import (
     InvalidRequestError,
-    KeysUnavailableError,
     OverloadedError,
 )
 from router_service.core.record import CLIENT_LEFT, RecordKind
@@ -158,7 +157,7 @@ class Front:
         gateway, path = self._gateway, call.path
         try:
             call.key = authenticate(gateway.engine.keys, path, call.headers)
-        except (InvalidRequestError, KeysUnavailableError) as exc:
+        except InvalidRequestError as exc:
             gateway.metrics.refused_requests.labels("caller", code_of(exc)).inc()
             await error_response(exc, scope)(scope, receive, send)
             return

@@ -396,7 +396,7 @@ class Planner:
     def find_named(self, request: ParsedRequest) -> Model | None:
         """Return the model that a request names, or None if it names the router or nothing known.
 
-        Raises UnpricedModelError for a wildcard's model.
+        Raises InvalidRequestError for a model without a price.
         """
         return self._pool.models.get(self.unalias(request.model))
 
