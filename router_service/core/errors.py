@@ -78,8 +78,6 @@ class UnknownAccountError(InvalidRequestError):
             code=f"{kind}_not_found",
             status=404,
         )
-        self.kind = kind
-        self.name = name
 
 
 class OverloadedError(SwitchcraftError):
