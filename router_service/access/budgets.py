@@ -440,7 +440,7 @@ class Budgets:
         state = result.state
         longest_s = QUIET_S + 2 * WRITE_S if state.elsewhere_nusd else 0.0
         is_stale = result.read_s < ask.started_s
-        if state.idle_nusd or is_stale or not state.is_exhausted:
+        if state.idle_nusd or is_stale or result.is_returning or not state.is_exhausted:
             longest_s = LEASE_S + QUIET_S
         if waited_s < longest_s:
             return None
