@@ -360,13 +360,6 @@ def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:
     for name in map(str, tree):
         if name in known or name.startswith(("x-", ".", "_")):
             continue
-        if name == "history":
-            problem = (
-                "was replaced by 'database' and 'usage'; remove it, and set database.url if the "
-                "default file is not on a volume"
-            )
-            yield ConfigProblem(name, problem)
-            continue
         similar = difflib.get_close_matches(name, File.model_fields, n=1)
         hint = f"did you mean {similar[0]!r}?" if similar else "remove it"
         yield ConfigProblem(name, f"is unknown; {hint}")
