@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from router_service.access.grants import ExpectedCost
 from router_service.access.key import Budget, BudgetPeriod, Key
 from router_service.access.ledger import (
     LEASE_S,
@@ -118,6 +117,19 @@ class Reservation:
     parts: Sequence[_Part]
     allowance_usd: float
     """What is left for the request; infinite if the most that it may cost is reserved."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCost:
+    """What a planned request is expected to cost, and between which limits its cost may be."""
+
+    usd: float
+    """Expected cost with the chosen model."""
+    least_usd: float
+    """Cost of a very short answer of the cheapest model that may answer."""
+    most_usd: float
+    """Cost of the longest answers that the request allows, of the dearest models that may answer.
+    """
 
 
 @dataclass(slots=True, eq=False)

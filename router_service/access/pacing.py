@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import and_, func, or_, select
 
+from router_service.access.allowance import Allowance, tightest
 from router_service.access.budgets import BudgetBalance
-from router_service.access.grants import Allowance, tightest
 from router_service.access.key import Key
 from router_service.core.money import NANO
 from router_service.database.engine import Database

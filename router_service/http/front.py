@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router_service.access.grants import Outcome
 from router_service.apis.rate_limits import HEADER_PREFIXES
 from router_service.core.errors import (
     InvalidRequestError,
@@ -208,7 +207,7 @@ class Front:
         if call.admitted is None:
             return
         try:
-            self._gateway.hooks.settle(*call.admitted, Outcome(status, call.record))
+            self._gateway.hooks.settle(*call.admitted, status, call.record)
         except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
             _log.exception("settlement failed: id=%s status=%d", call.decision_id, status)
 

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from router_service.access.budgets import WRITE_S, Budgets, Reservation
-from router_service.access.grants import ExpectedCost
+from router_service.access.budgets import WRITE_S, Budgets, ExpectedCost, Reservation
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
 from router_service.core.errors import AdmissionError, DatabaseError
 from router_service.core.money import NANO, to_nusd

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
+from router_service.access.allowance import Allowance
 from router_service.access.budgets import BudgetBalance
-from router_service.access.grants import Allowance
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
 from router_service.access.pacing import DAY_S, HOUR_S, Pacing
 from router_service.artifact import SHIPPED, Artifact

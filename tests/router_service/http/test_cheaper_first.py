@@ -15,12 +15,15 @@ from pydantic import SecretStr
 from sqlalchemy import insert, select
 
 from router_service.access.accounts import Accounts
-from router_service.access.admission import Access
-from router_service.access.grants import Allowance, ExpectedCost, Grant, IncomingRequest, Outcome
+from router_service.access.admission import Access, Grant
+from router_service.access.allowance import Allowance
+from router_service.access.budgets import ExpectedCost
 from router_service.access.key import BudgetPeriod
+from router_service.access.limits import IncomingRequest
 from router_service.access.specs import BudgetSpec, NewKey
 from router_service.artifact import FrontierPoint, Measure
 from router_service.core.money import NANO
+from router_service.core.record import Record
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, spending
 from router_service.measurement.operating_points import OperatingPoints
@@ -62,7 +65,6 @@ class Paced(Access):
 
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
-        self.outcomes: list[Outcome] = []
 
     async def admit(self, request: IncomingRequest) -> Grant:
         """Admit the request with the allowance."""
@@ -74,10 +76,10 @@ class Paced(Access):
         del request, grant, cost
         return math.inf
 
-    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Keep the outcome."""
-        del request, grant
-        self.outcomes.append(outcome)
+    def settle(
+        self, request: IncomingRequest, grant: Grant, status: int, record: Record | None
+    ) -> None:
+        """Do nothing."""
 
     async def aclose(self) -> None:
         """Do nothing."""

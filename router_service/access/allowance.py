@@ -1,4 +1,4 @@
-"""What admission is about: a request, what its budgets allow, its cost, and how it ended."""
+"""What the budgets of a key and its team allow a request to cost."""
 
 from __future__ import annotations
 
@@ -6,33 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from router_service.access.key import Key
 from router_service.core.decision_record import BudgetChange
-from router_service.core.record import Record
-from router_service.core.values import request_value
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.base import Policy
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.verified import is_verified
-
-
-@request_value(frozen=True, slots=True)
-class IncomingRequest:
-    """A request that has been read, and of which nothing is decided yet."""
-
-    id: str
-    """The id of the decision that will be made."""
-    key: Key
-    method: str
-    path: str
-    """The path below `/v1`, such as `/chat/completions`."""
-    size_bytes: int
-    """Size of the body."""
-    policy: str | None
-    """The policy that a header of the request asks for."""
-    reports_tokens: bool = True
-    """Whether the outcome will have the tokens that the request uses. If it is false, the request
-    is passed to an upstream without being parsed, or only counts tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,43 +82,3 @@ def tightest(allowances: Sequence[Allowance]) -> Allowance | None:
     )
     first = by_limit[0]
     return replace(first, max_share=min(each.max_share for each in allowances))
-
-
-@dataclass(slots=True)
-class Grant:
-    """Admission of one request."""
-
-    policy: str | None = None
-    """The policy that applies, in place of the one that the request asks for; None keeps that."""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Headers of the response, such as those about rate limits. They replace those that the
-    upstream has sent."""
-    reserves: bool = True
-    """Whether the cost has to be reserved; if not, the second hook is not called."""
-    allowance: Allowance | None = None
-    """What the budgets of the key and its team allow; None without a budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedCost:
-    """What a planned request is expected to cost, and between which limits its cost may be."""
-
-    usd: float
-    """Expected cost with the chosen model."""
-    least_usd: float
-    """Cost of a very short answer of the cheapest model that may answer."""
-    most_usd: float
-    """Cost of the longest answers that the request allows, of the dearest models that may answer.
-    """
-
-
-@request_value(frozen=True, slots=True)
-class Outcome:
-    """How an admitted request has ended."""
-
-    status: int
-    """The HTTP status; 499 if the client left before the answer."""
-    record: Record | None
-    """The record with the total cost, tokens, policy, and all candidates with their own costs. None
-    if the request was not sent to a model of the pool: because it could not be planned, or because
-    it was passed to an upstream without being parsed, whose cost is unknown."""
