@@ -359,11 +359,6 @@ class UpstreamError(SwitchcraftError):
             reason = str(exc.strerror or exc)
         return f"{self.problem}: {reason}" if reason else self.problem
 
-    @property
-    def timed_out(self) -> bool:
-        """Return whether the upstream did not answer in time."""
-        return self.failure is Failure.TIMEOUT
-
 
 class UpstreamRefusedError(UpstreamError):
     """An error response of an upstream, which can be passed on to the client."""
