@@ -207,7 +207,7 @@ class Front:
         if call.admitted is None:
             return
         try:
-            self._gateway.hooks.settle(*call.admitted, status, call.record)
+            self._gateway.access.settle(*call.admitted, status, call.record)
         except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
             _log.exception("settlement failed: id=%s status=%d", call.decision_id, status)
 

@@ -89,7 +89,7 @@ async def admit(
     """
     call = call_of(request)
     incoming = IncomingRequest(call.decision_id, call.key, path, size_bytes, reports_tokens)
-    grant = await gateway_of(request).hooks.admit(incoming)
+    grant = await gateway_of(request).access.admit(incoming)
     call.admitted = incoming, grant
     return grant
 
@@ -101,7 +101,7 @@ async def reserve(request: Request, cost: ExpectedCost) -> float:
     """
     admitted = call_of(request).admitted
     assert admitted is not None  # noqa: S101 - for types; only called after `admit`
-    return await gateway_of(request).hooks.reserve(*admitted, cost)
+    return await gateway_of(request).access.reserve(*admitted, cost)
 
 
 def read_deadline(request: Request) -> float:

@@ -96,7 +96,8 @@ def gateway(
     """Yield a client whose requests may cost so much; other arguments are settings of `router`."""
     allowance = Allowance("team:crew", 100.0, 20.0, 1_800_000_000.0, points, max_cost_usd)
     settings = sandbox_settings(sandbox.base_url, **section)
-    app = create_app(settings, router or FakeRouter(), hooks=Paced(allowance))
+    app = create_app(settings, router or FakeRouter())
+    app.state.gateway.access = Paced(allowance)
     with served(app) as url, httpx.Client(base_url=url, timeout=20) as http:
         yield http
 
