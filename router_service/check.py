@@ -41,7 +41,7 @@ from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, examine_settings
-from router_service.store.backends import find_backend, log_warnings, open_backend
+from router_service.store.backends import log_warnings, open_backend
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 
@@ -127,7 +127,7 @@ def _check_surroundings(settings: Settings, wrong: Collection[str]) -> Iterator[
     if store_url is not None and not {"server", "router_settings"} & set(wrong):
         limits = settings.server.store_limits
         yield from _checked(
-            find_backend(store_url).name,
+            "redis",
             lambda: asyncio.run(open_backend(store_url, limits).ping()),
         )
     if settings.tracing.otlp_endpoint is not None:

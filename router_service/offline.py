@@ -19,6 +19,7 @@ from router_service.apis.registry import parse_answer
 from router_service.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
 from router_service.checker.usability import AnswerTerms, why_unusable
 from router_service.core.errors import InvalidRequestError, PolicyError
+from router_service.core.text import aligned
 from router_service.measurement.advice import Advice, PoolFigures
 from router_service.measurement.agent_tasks import TaskAdvice
 from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
@@ -327,9 +328,6 @@ def _within(interval: Interval | None, scale: float, form: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in columns, two spaces apart; a column with only a heading is left out."""
+    """Yield rows in columns; a column with only a heading is left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns, strict=True):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    return aligned([*zip(*columns, strict=True)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from router_service.access.allowance import Allowance
-from router_service.access.hooks import ExpectedCost
+from router_service.access.budgets import ExpectedCost
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
@@ -89,8 +89,6 @@ class PolicyHeaders:
     """Whether a goal may choose a verified policy."""
     verified_budget: bool = False
     """Whether a budget may replace a policy that chooses once by a verified one."""
-    is_granted: bool = False
-    """Whether admission chose the policy. If false, the client chose it."""
     key: Key = NO_KEY
     """The client's API key."""
     allowance: Allowance | None = None
@@ -305,7 +303,7 @@ class Planner:
             raise model_not_found(request.model[:200], tuple(known))
         pool = self.pool_for(key)
         if key.models is not None:
-            if pinned is None and headers.policy and not headers.is_granted:
+            if pinned is None and headers.policy:
                 wanted = f"{name}:{headers.policy}"
             self.check_model(key, wanted)
             if pinned is None and not pool.chat_models and self._pool.chat_models:
@@ -354,8 +352,7 @@ class Planner:
         policy that a budget, a key or the tools' risk demands counts as for other requests.
         """
         headers, points = plan.policy_headers, self._agents.within_points
-        is_demanded = plan.budget is not None or headers.is_granted
-        if points is None or is_demanded or self.risk.min_probability(plan.risk) > 0:
+        if points is None or plan.budget is not None or self.risk.min_probability(plan.risk) > 0:
             return ()
         is_default = asked in {"", DEFAULT}
         wanted = (self._default_policy or "") if is_default else asked
@@ -397,7 +394,7 @@ class Planner:
     def find_named(self, request: ParsedRequest) -> Model | None:
         """Return the model that a request names, or None if it names the router or nothing known.
 
-        Raises UnpricedModelError for a wildcard's model.
+        Raises InvalidRequestError for a model without a price.
         """
         return self._pool.models.get(self.unalias(request.model))
 

@@ -14,7 +14,6 @@ import anyio.to_thread
 from router_service.access.admission import Access
 from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
-from router_service.access.hooks import AccessHooks
 from router_service.access.keyring import COMPARE_NAMES_S, REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
 from router_service.access.pacing import READ_EVERY_S, Pacing
@@ -74,13 +73,11 @@ class Gateway:
         router: Router,
         source: ReloadSource | None = None,
         workers_directory: Path | None = None,
-        hooks: AccessHooks | None = None,
     ) -> None:
         """Create all parts and the first engine; `settings.server` never changes afterwards.
 
         Without a `source` the gateway cannot be reloaded. `workers_directory` is the directory that
         the workers of this gateway share, see `store.parent_process`; None if there is one process.
-        `hooks` admit and settle requests; by default, within the limits of keys and teams.
         Raises ConfigError if the settings do not fit the artifact.
         """
         self.server = server = settings.server
@@ -116,7 +113,7 @@ class Gateway:
         # Some records are also kept in this process, where requests find them without waiting.
         memory = store
         if not isinstance(memory, MemoryBackend):
-            memory = MemoryBackend("memory:", server.store_limits)
+            memory = MemoryBackend(server.store_limits)
         self._kept_records = memory.stores
 
         def records(kind: type[R]) -> GuardedStore[R]:
@@ -129,7 +126,7 @@ class Gateway:
             self.metrics.storage_errors.labels("store", operation).inc()
 
         limits = SharedLimits(store.limit_store(), on_store_error)
-        self.hooks = hooks or self._create_access(settings, limits)
+        self.access = self._create_access(settings, limits)
 
         # What requests know of earlier requests, and what is recorded of them.
         self.store = records(DecisionRecord)
@@ -207,7 +204,7 @@ class Gateway:
         self._gauges.show_engine(self.engine)
 
     def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:
-        """Return the hooks that apply the limits and budgets of keys and teams."""
+        """Return what applies the limits and budgets of keys and teams."""
 
         def budget_settings() -> BudgetSettings:
             return self.engine.settings.budgets
@@ -298,7 +295,7 @@ class Gateway:
         await self.background.aclose()
         self.usage.close()
         self.recent_requests.close()
-        await self.hooks.aclose()  # before the database's last write
+        await self.access.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
         await self.feedback.aclose()
