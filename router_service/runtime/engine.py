@@ -16,7 +16,7 @@ from typing import Self
 from router_service.access.key import Key
 from router_service.access.keyring import KeyRing, StoredKeys
 from router_service.apis.references import may_contain_references
-from router_service.artifact import MANIFEST, Artifact, sha256
+from router_service.artifact import MANIFEST, Artifact, Manifest, sha256
 from router_service.core.errors import (
     ArtifactError,
     ConfigErrors,
@@ -77,7 +77,7 @@ class Engine:
         """
         self.settings = settings
         self.keys = KeyRing.from_settings(settings.keys, stored_keys)
-        self.manifest = router.artifact.manifest
+        self._router = router
         self.execution = router.execution
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
@@ -95,6 +95,17 @@ class Engine:
         self._is_shared = settings.router.pass_through_shared
         self.leases = 0
         self._is_retired = False
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the stable release, with the figures of this pool."""
+        return self._router.artifact.manifest
+
+    def reach_goals(self) -> None:
+        """Find the rules of policies with a goal, also verified ones; may take seconds."""
+        if self.settings.router.verification.allows_goals:
+            for router in self.releases.routers:
+                router.reach_goals(verified_goals=True)
 
     @property
     def deployment_ids(self) -> frozenset[str]:
@@ -304,6 +315,7 @@ class _RouterLoader:
             device,
             frozenset(pool.by_arm),
             frozenset(pool.prices.items()),
+            self._settings.router.verification.allows_goals,
         )
         router = self.routers.get(key) or self._reusable.get(key)
         if router is None:
@@ -316,6 +328,8 @@ class _RouterLoader:
                 relatives=relatives,
             )
             router.check_canaries()
+            if not self._settings.router.verification.allows_goals:
+                router.reach_goals(verified_goals=False)
         self.routers[key] = router
         return router
 

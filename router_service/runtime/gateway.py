@@ -261,6 +261,7 @@ class Gateway:
         """
 
         async def measure(engine: Engine) -> None:
+            await asyncio.to_thread(engine.reach_goals)
             points = await asyncio.to_thread(engine.explainer.operating_points)
             if engine is self.engine:
                 self.operating_points = points
