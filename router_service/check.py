@@ -34,6 +34,7 @@ from router_service.core.keys import without_keys
 from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.database.migrating import newer_version_problem
 from router_service.database.schema import REVISION
+from router_service.requests.explain import Explainer
 from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
@@ -106,12 +107,14 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
             log_warnings(settings.server.shared_store)
         yield from _notes("keys", warnings)
     notes: list[str] = []
+    expected: list[str] = []
     with _warnings() as warnings:
-        found = [*_checked("router", lambda: _describe_router(settings, notes))]
+        found = [*_checked("router", lambda: _describe_router(settings, notes, expected))]
     if "model_list" in wrong:  # it is unknown what the router would do with the missing models
         yield from (each for each in found if each.status is Status.FAILED)
     else:
         yield from (*found, *_notes("router", warnings), *_notes("router", notes))
+        yield from (Finding("expected", Status.OK, line) for line in expected)
     yield from _check_surroundings(settings, wrong)
     if asks:
         yield from asyncio.run(_ask(deployments))
@@ -163,10 +166,11 @@ def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
         yield Finding(subject, Status.FAILED, str(exc))
 
 
-def _describe_router(settings: Settings, notes: list[str]) -> str:
+def _describe_router(settings: Settings, notes: list[str], expected: list[str]) -> str:
     """Load the router as a gateway does, and return which arms it can choose.
 
-    Adds what operators should know about the device and the pool to `notes`.
+    Adds what operators should know about the device and the pool to `notes`, and what the default
+    policy should reach to `expected`.
     """
     if not (settings.has_models or settings.unreadable_models):  # a sandbox answers for all arms
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
@@ -174,7 +178,11 @@ def _describe_router(settings: Settings, notes: list[str]) -> str:
     router, publication = load_first_router(settings, EngineBuilder(announces=False))
     manifest = router.artifact.manifest
     pool = Pool.build(settings, manifest)
-    make_planner(settings, router, pool)
+    planner = make_planner(settings, router, pool)
+    verified_goals = settings.router.verification.allows_goals
+    router.reach_goals(verified_goals=verified_goals)
+    expectation = Explainer(router, pool, planner, verified_goals=verified_goals).expectation()
+    expected += [] if expectation is None else expectation.sentences
     if router.execution.warning:
         notes.append(router.execution.warning)
     notes += [line for note in pool_notes(pool, router.measured_prices) for line in note.lines]

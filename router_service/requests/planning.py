@@ -282,6 +282,8 @@ class Planner:
         self._allowed_by_list: dict[frozenset[str], _AllowedModels] = {}
         """What each list of models of a key allows, for the lists that were used lately."""
         self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
+        self.dearest = self._dearest_first[0] if self._dearest_first else None
+        """The arm with the highest profiled cost, and its model; None without arms."""
 
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
         """Return the plan as far as it is known without a prediction.

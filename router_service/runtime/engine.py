@@ -203,7 +203,7 @@ class EngineBuilder:
         """
         self._routers: dict[object, Router] = {} if loaded is None else loaded._routers
         self._tallies: dict[object, Tallies] = {}
-        self._announces = announces
+        self.announces = announces
         self._announced: tuple[PoolNote, ...] = ()
         self._announced_execution: Execution | None = None
 
@@ -248,13 +248,13 @@ class EngineBuilder:
     def _announce(self, pool: Pool, router: Router) -> None:
         """Log how the router runs and the notes on its pool, unless they are those of the last."""
         execution = router.execution
-        if self._announces and execution != self._announced_execution:
+        if self.announces and execution != self._announced_execution:
             _log.info("the router runs %s", execution)
             if execution.warning:
                 _log.warning("%s", execution.warning)
         self._announced_execution = execution
         notes = pool_notes(pool, router.measured_prices)
-        if self._announces and notes != self._announced:
+        if self.announces and notes != self._announced:
             for note in notes:
                 level = logging.WARNING if note.is_warning else logging.INFO
                 fields = {FIELDS: {"models": list(note.rows)}} if note.rows else {}

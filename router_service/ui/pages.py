@@ -97,6 +97,8 @@ class ArtifactCard(BaseModel):
     """Model name that a client sends to have a request routed."""
     default_policy: str
     """Default policy of this gateway."""
+    expected: tuple[str, ...]
+    """Sentences on what this policy is expected to reach, and on the best addition to the pool."""
     frontier: tuple[FrontierPoint, ...]
     efficient: tuple[str, ...]
     """Policies of the frontier that are more accurate than every cheaper policy."""
@@ -123,11 +125,12 @@ class ArtifactCard(BaseModel):
 
     @classmethod
     def describe(cls, engine: Engine) -> ArtifactCard:
-        """Describe an engine's artifact; the first call may take a second."""
+        """Describe an engine's artifact; the first call may take some seconds."""
         manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
         mapping = engine.pool.mapping
         costs_usd = manifest.costs_usd(engine.pool.prices)
         verified = engine.explainer.verified_points()
+        expectation = engine.explainer.expectation()
         arms = (
             ArmCard(
                 arm=arm,
@@ -154,6 +157,7 @@ class ArtifactCard(BaseModel):
             rules=controls(),
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),
+            expected=() if expectation is None else expectation.sentences,
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
             is_sandbox=engine.settings.is_sandbox,
