@@ -11,7 +11,7 @@ fold, so that no query counts that the rule was chosen on.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -50,8 +50,9 @@ class PoolResult:
     cost_share: float
     elsewhere_points: float
     elsewhere_cost_share: float
-    today_points: float
-    """Points of `verified` at its standard price."""
+    standard_points: float
+    standard_cost_share: float
+    """The same of `verified` at its standard price."""
 
 
 def main() -> None:
@@ -63,24 +64,18 @@ def main() -> None:
     arguments = parser.parse_args()
     artifact = Artifact.load(arguments.artifact)
     results = measure(artifact, WithinGoal(arguments.within))
-    for name, points, shares in (
-        ("chosen and measured on all queries", *_columns(results, "points", "cost_share")),
-        (
-            "measured on other queries",
-            *_columns(results, "elsewhere_points", "elsewhere_cost_share"),
-        ),
+    for name, prefix in (
+        ("chosen and measured on all queries", ""),
+        ("measured on other queries", "elsewhere_"),
+        ("`verified` at its price", "standard_"),
     ):
+        points = [getattr(result, f"{prefix}points") for result in results]
+        shares = [getattr(result, f"{prefix}cost_share") for result in results]
         kept = sum(each >= -TOLERATED_POINTS for each in points)
         print(
             f"{name}: {kept} of {len(results)} pools lose at most {TOLERATED_POINTS:g} points;"
             f" mean {np.mean(points):+.2f}, least {min(points):+.2f}; cost {np.mean(shares):.1%}"
         )
-    today = [each.today_points for each in results]
-    kept = sum(each >= -TOLERATED_POINTS for each in today)
-    print(
-        f"`verified` at its price: {kept} pools; mean {np.mean(today):+.2f},"
-        f" least {min(today):+.2f}"
-    )
     for each in sorted(results, key=lambda result: result.elsewhere_points)[:12]:
         print(
             f"{each.points:+.2f} at {each.cost_share:6.1%}, elsewhere {each.elsewhere_points:+.2f}"
@@ -129,7 +124,8 @@ def measure(artifact: Artifact, goal: Goal, sizes: Iterable[int] = SIZES) -> lis
                 cost_share=float(cost_usd.mean() / best_usd.mean()),
                 elsewhere_points=100 * float((elsewhere - best_correct).mean()),
                 elsewhere_cost_share=float(elsewhere_usd.mean() / best_usd.mean()),
-                today_points=100 * float((rules[standard][1] - best_correct).mean()),
+                standard_points=100 * float((rules[standard][1] - best_correct).mean()),
+                standard_cost_share=float(rules[standard][2].mean() / best_usd.mean()),
             )
         )
     return found
@@ -149,10 +145,6 @@ def _point(result: RuleResult, rows: Columns) -> FrontierPoint:
     return FrontierPoint(
         policy=rule, accuracy=mean_measure(correct[rows]), cost_usd=mean_measure(cost_usd[rows])
     )
-
-
-def _columns(results: Sequence[PoolResult], *names: str) -> list[list[float]]:
-    return [[getattr(result, name) for result in results] for name in names]
 
 
 if __name__ == "__main__":

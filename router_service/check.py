@@ -181,8 +181,7 @@ def _describe_router(settings: Settings, notes: list[str], expected: list[str]) 
     planner = make_planner(settings, router, pool)
     verified_goals = settings.router.verification.allows_goals
     router.reach_goals(verified_goals=verified_goals)
-    expectation = Explainer(router, pool, planner, verified_goals=verified_goals).expectation()
-    expected += [] if expectation is None else expectation.sentences
+    expected += Explainer(router, pool, planner, verified_goals=verified_goals).expectation()
     if router.execution.warning:
         notes.append(router.execution.warning)
     notes += [line for note in pool_notes(pool, router.measured_prices) for line in note.lines]

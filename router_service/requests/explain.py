@@ -17,7 +17,7 @@ from router_service.artifact import FrontierPoint
 from router_service.core.reasons import Reason
 from router_service.core.refusals import NOTHING_TO_ROUTE
 from router_service.core.resources import StageName, Timer
-from router_service.measurement.advice import Advice, PoolFigures, advise, best_addition
+from router_service.measurement.advice import Advice, advise, best_addition
 from router_service.measurement.agent_tasks import TaskAdvice, TaskKind, advise_on_tasks
 from router_service.measurement.held_out import served_points, single_accuracies
 from router_service.measurement.operating_points import OperatingPoints
@@ -120,19 +120,6 @@ class Explained(BaseModel):
     """Paths of the request's parts that could not be parsed."""
 
 
-class PoolExpectation(BaseModel):
-    """What the default policy is expected to reach with the configured models."""
-
-    model_config = ConfigDict(frozen=True)
-
-    point: FrontierPoint
-    """The default policy's measured accuracy and cost, on queries with unseen tools."""
-    addition: PoolFigures | None
-    """The pool with the one more model that would save most; None if none saves a tenth."""
-    sentences: tuple[str, ...]
-    """The same in words."""
-
-
 class Explainer:
     """Explains requests by the stable release; CPU-bound, and safe to share between threads."""
 
@@ -178,16 +165,16 @@ class Explainer:
         with self._advising:  # A second caller waits for the first one's advice.
             return self._advice(arms)
 
-    def expectation(self) -> PoolExpectation | None:
-        """Return what the default policy is expected to reach; None if it was not measured.
+    def expectation(self) -> tuple[str, ...]:
+        """Return sentences on what the default policy should reach, and on the best addition.
 
-        The first call takes some seconds.
+        They are empty if it was not measured. The first call takes some seconds.
         """
         points, known = self.operating_points(), self.accuracies
         best, point = points.best_single, points.find(str(self.default_policy))
         arms = [arm for arm in self._router.arms if arm in known and arm in self._pool.by_arm]
         if point is None or best is None or not arms:
-            return None
+            return ()
         most_accurate = self._pool.labels[max(arms, key=lambda arm: known[arm].value)]
         with self._advising:
             addition = self._addition()
@@ -207,7 +194,7 @@ class Explainer:
                 f"The best addition is {added}: with it, {addition.point.accuracy.value:.1%} at"
                 f" {_share(addition.point, best)} of that cost."
             )
-        return PoolExpectation(point=point, addition=addition, sentences=tuple(sentences))
+        return tuple(sentences)
 
     def advise_on_tasks(self, task: TaskKind) -> TaskAdvice:
         """Return which of the configured models to use for whole tasks of a kind."""

@@ -274,8 +274,7 @@ class Gateway:
             for planner in engine.releases.planners:
                 await asyncio.to_thread(planner.measure_errors)
             if self._announces:
-                expectation = await asyncio.to_thread(engine.explainer.expectation)
-                for sentence in () if expectation is None else expectation.sentences:
+                for sentence in await asyncio.to_thread(engine.explainer.expectation):
                     _log.info("%s", sentence)
 
         self._measuring = asyncio.create_task(measure(self.engine))

@@ -130,7 +130,6 @@ class ArtifactCard(BaseModel):
         mapping = engine.pool.mapping
         costs_usd = manifest.costs_usd(engine.pool.prices)
         verified = engine.explainer.verified_points()
-        expectation = engine.explainer.expectation()
         arms = (
             ArmCard(
                 arm=arm,
@@ -157,7 +156,7 @@ class ArtifactCard(BaseModel):
             rules=controls(),
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),
-            expected=() if expectation is None else expectation.sentences,
+            expected=engine.explainer.expectation(),
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
             is_sandbox=engine.settings.is_sandbox,
