@@ -22,7 +22,13 @@ from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.core.text import aligned
 from router_service.measurement.advice import Advice, PoolFigures
 from router_service.measurement.agent_tasks import TaskAdvice
-from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
+from router_service.measurement.goals import (
+    goal_point,
+    goal_policy,
+    pareto_front,
+    parse_goal,
+    reach_goals,
+)
 from router_service.measurement.held_out import served_points
 from router_service.policies.base import Policy
 from router_service.policies.verified import VERIFIED, Verified
@@ -142,7 +148,8 @@ def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
     A rule is left out if a cheaper one of its kind is as accurate, unless it has a name or `every`
     is set. The rules that choose once come first, and then the verified ones.
     """
-    manifest, verified = artifact.manifest, served_points(artifact)
+    verified = served_points(artifact)
+    manifest = reach_goals(artifact.manifest, verified)
     if not manifest.frontier:
         yield "No policy was measured for these arms at these prices."
         return
@@ -178,7 +185,7 @@ def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False)
     manifest, verified = artifact.manifest, partial(served_points, artifact)
     goal = parse_goal(text, param="--goal")
     if goal is None:
-        problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5; @95 may be appended"
+        problem = "write within=0.5, accuracy=best, accuracy=0.87 or usd_per_1k=0.5"
         raise PolicyError(text, problem, param="--goal")
     point = goal_point(goal, manifest, verified, param="--goal", verified_goals=verified_goals)
     cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)

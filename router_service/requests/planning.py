@@ -238,7 +238,6 @@ class Planner:
         """The model name that requests routing."""
         self._default_policy = settings.default_policy
         self._aliases = settings.known_aliases
-        self._choose_once = router.artifact.manifest.choose_once
         can_verify = router.artifact.manifest.verifier is not None
         is_verified = settings.unfamiliar == VERIFIED
         self._unfamiliar = BEST if is_verified and not can_verify else settings.unfamiliar
@@ -282,6 +281,8 @@ class Planner:
         self._allowed_by_list: dict[frozenset[str], _AllowedModels] = {}
         """What each list of models of a key allows, for the lists that were used lately."""
         self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
+        self.dearest = self._dearest_first[0] if self._dearest_first else None
+        """The arm with the highest profiled cost, and its model; None without arms."""
 
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
         """Return the plan as far as it is known without a prediction.
@@ -545,10 +546,11 @@ class Planner:
     def adapt(self, plan: Plan, prediction: Prediction) -> None:
         """Mark an unfamiliar request; one that is far off gets the policy for those.
 
-        A policy that the request names stays, and so does one that its tools' risk demands. If the
-        policy for unfamiliar requests verifies answers, the arms count by their accuracy in
-        training: what the router believes of a request that it cannot read must not decide which
-        arm is asked first. What cannot be verified gets the most accurate arm.
+        A policy that the request names stays, and so does one that its tools' risk demands. A
+        default policy that verifies answers keeps its price. If the policy for unfamiliar requests
+        verifies answers, the arms count by their accuracy in training: what the router believes of
+        a request that it cannot read must not decide which arm is asked first. What cannot be
+        verified gets the most accurate arm.
         """
         familiarity = prediction.familiarity
         if familiarity is None or not self.router.is_unfamiliar(prediction):
@@ -559,7 +561,9 @@ class Planner:
             return
         headers = plan.policy_headers
         policy: NamedPolicy[Policy | Verified] = MOST_ACCURATE
-        if self._unfamiliar != BEST:
+        if self._unfamiliar == VERIFIED and plan.policy is not None and plan.verified is not None:
+            policy = plan.policy
+        elif self._unfamiliar != BEST:
             goals = headers.verified_goals
             rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
             policy = name_policy(self._unfamiliar, rule)
@@ -820,12 +824,12 @@ class Planner:
     def choosing_policy(self, policy: NamedPolicy[Policy | Verified] | None) -> NamedPolicy[Policy]:
         """Return the policy by which an arm is chosen if the answer is not verified."""
         if policy is None:
-            return self._choose_once
+            return self.router.artifact.manifest.choose_once
         if not isinstance(policy.rule, Verified):
             return NamedPolicy(policy.rule, policy.name)
         if policy.rule.otherwise is not None:
             return NamedPolicy(policy.rule.otherwise, policy.name)
-        return self._choose_once
+        return self.router.artifact.manifest.choose_once
 
 
 def _cost_usd(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -62,6 +63,9 @@ from router_service.upstream.breaker import CircuitBreakers
 
 if TYPE_CHECKING:
     from router_service.telemetry.otlp import OtlpExport
+
+
+_log = logging.getLogger("switchcraft.pool")
 
 
 class Gateway:
@@ -171,6 +175,7 @@ class Gateway:
             self.tracing = OtlpExport(settings.tracing, lost.labels("spans", "failed").inc)
 
         # The next engine, and what other replicas know.
+        self._announces = source is not None and source.builder.announces
         self.reloader = Reloader(self, source)
         self.syncer: Syncer = Syncer(
             store.shared_state(),
@@ -257,15 +262,20 @@ class Gateway:
         """Compute the figures of policies in a thread, before a goal or a budget asks for them.
 
         Those of verified policies take about a second if the configuration changes the arms or the
-        prices. The errors of expected accuracies take about as long.
+        prices. The errors of expected accuracies take about as long. Then the log says what the
+        pool is expected to reach.
         """
 
         async def measure(engine: Engine) -> None:
+            await asyncio.to_thread(engine.reach_goals)
             points = await asyncio.to_thread(engine.explainer.operating_points)
             if engine is self.engine:
                 self.operating_points = points
             for planner in engine.releases.planners:
                 await asyncio.to_thread(planner.measure_errors)
+            if self._announces:
+                for sentence in await asyncio.to_thread(engine.explainer.expectation):
+                    _log.info("%s", sentence)
 
         self._measuring = asyncio.create_task(measure(self.engine))
 

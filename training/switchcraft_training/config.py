@@ -16,7 +16,7 @@ from router_service.measurement.goals import parse_goal
 from router_service.policies.costs import Price
 from router_service.policies.names import DEFAULT, choosing_name
 from router_service.policies.registry import parse_policy
-from router_service.policies.verified import VERIFIED, is_verified
+from router_service.policies.verified import VERIFIED
 from router_service.predictor.model import Probability
 from router_service.predictor.packing import PackingSpec
 
@@ -379,8 +379,9 @@ class RunConfig(_Frozen):
     def _check_together(self) -> RunConfig:
         if self.verifier and self.evaluation.protocol == "split":
             raise ValueError("`verifier` requires the protocol `folds`")
-        if is_verified(self.policies[DEFAULT]) and not self.verifier:
-            raise ValueError("the default policy `verified` requires `verifier: true`")
+        if choosing_name(self.policies) != DEFAULT and not self.verifier:
+            default = self.policies[DEFAULT]
+            raise ValueError(f"the default policy `{default}` requires `verifier: true`")
         if self.evaluation.baseline_encoder == "distilled" and self.encoder.distilled is None:
             raise ValueError("`baseline_encoder: distilled` requires `encoder.distilled`")
         is_weak = any(source.weak_evidence for source in (self.source, *self.also))
