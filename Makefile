@@ -27,7 +27,7 @@ INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-is
 
 # Extras of a gateway, as in the images, beside its runtime `cpu` or `gpu`; and of a checkout.
 SERVING := redis,postgres,aws,google,azure,otlp
-CHECKOUT := cpu,$(SERVING),train,review,ray
+CHECKOUT := cpu,$(SERVING),train
 
 # Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
 unexport PYTHONDONTWRITEBYTECODE

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.agent_task_table import TaskOutcomes, read_outcomes
 from benchmarks.stamp import write_figures
 from router_service.measurement.agent_tasks import cheapest_within
 from router_service.predictor.model import Floats
-from switchcraft_training.agent_tasks import TaskOutcomes, read_outcomes
 
 BENCHMARK, HARNESS = "SWE-bench Verified", "OpenHands"
 MODELS = 4

@@ -11,11 +11,14 @@ all of `switchcraft-train score --encoder none`, from JSON to JSON.
 from __future__ import annotations
 
 import argparse
+import importlib
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import orjson
 
@@ -25,12 +28,93 @@ from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import check
 from switchcraft_training.checking.score import score_lines
-from switchcraft_training.comparison import PeerChecker, PeerQuestion, peer_questions
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
+from switchcraft_training.datasets.bfcl.format import (
+    ANY_CALL,
+    MULTI_TURN,
+    NO_CALL,
+    package_missing_error,
+    question_files,
+)
+from switchcraft_training.datasets.bfcl.recorded import read_accepted_answers
+from switchcraft_training.datasets.rows import read_lines
 from switchcraft_training.records import Judged
 
-Pair = tuple[Judged, PeerQuestion, list[Call]]
 TARGET_PAIRS_PER_S = 20_000
+_MODEL_CONFIG_MODULE = "bfcl_eval.constants.model_config"
+_KEEPS_DOTS, _REPLACES_DOTS = "text", "native"
+_FIRST_PEER_VERSION = 3
+"""First leaderboard version whose accepted answers the installed checker can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerQuestion:
+    """A question in the format of the leaderboard's checker: functions and accepted answers."""
+
+    category: str
+    functions: Sequence[Mapping[str, Json]]
+    truth: Sequence[Mapping[str, Json]]
+
+
+class PeerChecker:
+    """The AST checker of the installed `bfcl-eval`."""
+
+    def __init__(self) -> None:
+        """Import the checker; raises ConfigError if `bfcl-eval` is not installed."""
+        try:
+            importlib.import_module("bfcl_eval")
+            # The checker needs this module only to look up whether a model replaces the dots in
+            # names. It is faked, because the real one imports every provider's client library.
+            module = ModuleType(_MODEL_CONFIG_MODULE)
+            styles = {_KEEPS_DOTS: False, _REPLACES_DOTS: True}
+            vars(module)["MODEL_CONFIG_MAPPING"] = {
+                name: SimpleNamespace(underscore_to_dot=replaces)
+                for name, replaces in styles.items()
+            }
+            sys.modules.setdefault(_MODEL_CONFIG_MODULE, module)
+            self._check = importlib.import_module(
+                "bfcl_eval.eval_checker.ast_eval.ast_checker"
+            ).ast_checker
+            self._languages = importlib.import_module("bfcl_eval.constants.enums").Language
+        except ImportError as exc:
+            raise package_missing_error() from exc
+
+    def accepts(self, question: PeerQuestion, calls: Sequence[Call]) -> bool:
+        """Return whether the checker accepts an answer's calls; False if the checker crashes."""
+        names = {function["name"] for function in question.functions}
+        if question.category.endswith("javascript"):
+            language = self._languages.JAVASCRIPT
+        elif question.category.endswith("java"):
+            language = self._languages.JAVA
+        else:
+            language = self._languages.PYTHON
+        try:
+            verdict = self._check(
+                question.functions,
+                [{call.name: call.arguments} for call in calls],
+                question.truth,
+                language,
+                question.category,
+                _KEEPS_DOTS if all(call.name in names for call in calls) else _REPLACES_DOTS,
+            )
+        except Exception:  # noqa: BLE001 - an unknown schema can make it raise any exception
+            return False
+        return bool(verdict["valid"])
+
+
+def peer_questions(path: Path) -> dict[str, PeerQuestion]:
+    """Return, by id, a directory's questions that the leaderboard's AST checker can judge."""
+    questions: dict[str, PeerQuestion] = {}
+    for file in question_files(path):
+        is_judged = file.category not in NO_CALL | ANY_CALL | MULTI_TURN
+        if is_judged and file.version >= _FIRST_PEER_VERSION:
+            truths = read_accepted_answers(file)
+            for name, functions in read_lines(file.path, lambda row: (row["id"], row["function"])):
+                questions[name] = PeerQuestion(file.category, functions, truths[name])
+    return questions
+
+
+Pair = tuple[Judged, PeerQuestion, list[Call]]
 
 
 def main() -> None:

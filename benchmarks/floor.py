@@ -19,11 +19,11 @@ from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
     PricedOutcomes,
-    named_floors,
     read_judgements,
 )
 from router_service.measurement.rules import Bench, best_single
 from router_service.measurement.simulation import Simulation
+from router_service.policies.verified import Verified
 
 FLOORS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 DOUBTFUL = 0.5
@@ -53,7 +53,8 @@ def main() -> None:
     fold_costs_usd = held_out.fold_costs_usd(prices)
     figures = {}
     print(f"{'policy':>18} {'floor':>5} {'accuracy':>8} {'vs. best':>8} {'cost':>6} asked  <50%")
-    for price_usd, _ in named_floors(manifest):
+    rules = (manifest.policy(rule) for rule in {*manifest.named_rules.values()})
+    for price_usd in sorted(rule.price_usd for rule in rules if isinstance(rule, Verified)):
         usual = None
         for floor in FLOORS:
             answers = simulation.answer(fold_costs_usd, price_usd, columns, floor=floor)

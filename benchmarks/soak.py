@@ -282,7 +282,6 @@ class Traffic:
             self._scene.gateway.process.pid,
             at_s=at_s,
             answered=len(self.ended),
-            tasks=sum(_series(text, "switchcraft_tasks").values()),
         )
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/training_speed.py --out runs/training_speed.json
 
-The timed code is that of a run, with `accelerate`, on the available device:
+The timed code is that of a run, on the available device:
 
 - `finetune`: steps of forward, backward, clipping and AdamW over all weights of DistilBERT's shape.
 - `states`: states of frozen layers, computed once for all folds and seeds, for DistilBERT's shape
@@ -37,7 +37,7 @@ from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.finetuning import Inputs, Stepper, Task
 from switchcraft_training.models.frozen import BATCH_ROWS, freeze, row_inputs
 from switchcraft_training.models.model import EncoderBranch
-from switchcraft_training.models.optimization import start_accelerator
+from switchcraft_training.models.optimization import device, precision_of
 
 WARM_UPS = 2
 HEADS = 8
@@ -69,13 +69,12 @@ def main() -> None:
         print(f"{name} {setting.tokens:>4} tokens {row['median']:>10,.1f} {spread}", flush=True)
         figures.append(row)
     row = {"rows_per_s": figures}
-    write_figures(arguments.out, row, "torch", "transformers", "accelerate")
+    write_figures(arguments.out, row, "torch", "transformers")
 
 
 def measure(setting: Setting) -> dict[str, str | float]:
     """Return the device's name, and rows per second of the slowest, median and fastest round."""
     config = _config(setting)
-    device = start_accelerator(config).device
     rounds = _WORKS[setting.work](setting, config)
     rates = []
     for _ in range(WARM_UPS + setting.rounds):
@@ -84,7 +83,7 @@ def measure(setting: Setting) -> dict[str, str | float]:
         rates.append(rows / (time.perf_counter() - begin))
     timed = rates[WARM_UPS:]
     figures = {"slowest": min(timed), "median": statistics.median(timed), "fastest": max(timed)}
-    return {"device": device.type, **figures}
+    return {"device": device().type, **figures}
 
 
 def _finetune(setting: Setting, config: RunConfig) -> Rounds:
@@ -99,20 +98,20 @@ def _head(setting: Setting, config: RunConfig) -> Rounds:
     return _steps(freeze(branch, "all"), list(states), branch.pad_id, config)
 
 
-def _states(setting: Setting, config: RunConfig) -> Rounds:
+def _states(setting: Setting, _: RunConfig) -> Rounds:
     """Yield after each batch of rows whose states are not cached yet."""
-    branch = _branch(setting).to(start_accelerator(config).device)
+    branch = _branch(setting).to(device())
     rows = [tuple(row) for row in _ids(BATCH_ROWS, setting.tokens).tolist()]
     while True:
         yield len(row_inputs(branch, "all", rows, cache=None))
 
 
 def _steps(module: nn.Module, rows: list[Tensor], pad_id: int, config: RunConfig) -> Rounds:
-    accelerator = start_accelerator(config)
     labels = np.random.default_rng(0).integers(0, 2, (len(rows), HEADS)).astype(np.float32)
     inputs = Inputs(rows, labels, pad_id)
-    task = Task(module.to(accelerator.device), inputs, inputs, HEADS, config.training)
-    stepper = Stepper(task, accelerator)
+    settings, precision = config.training, precision_of(config)
+    task = Task(module.to(device()), inputs, inputs, HEADS, settings, precision)
+    stepper = Stepper(task)
     while True:
         float(stepper.step(np.arange(len(rows))))  # waits for the device
         yield len(rows)

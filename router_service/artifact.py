@@ -167,7 +167,7 @@ class Manifest(_Frozen):
     )
     policy_goals: Mapping[str, str] = Field(
         default_factory=dict,
-        description="Goals by which policies were chosen among the measured rules, by name.",
+        description="Goals by which policies are chosen among the measured rules, by name.",
     )
     profile: Mapping[str, ArmProfile]
     calibration: Calibration = Field(
@@ -277,7 +277,7 @@ class Manifest(_Frozen):
         return parse_policy(rule, param=param)
 
     def measured_policy(self, rule: str, *, param: str = "policy") -> Policy | Verified:
-        """Return the policy of a rule as it was measured: those of names have the verifier's floor.
+        """Return the policy of a rule as it was measured: `floored_rules` have a floor.
 
         Raises PolicyError, which names `param` as the request's field.
         """
@@ -285,10 +285,19 @@ class Manifest(_Frozen):
         if (
             isinstance(policy, Verified)
             and self.verifier is not None
-            and str(policy) in self.named_rules.values()
+            and str(policy) in self.floored_rules
         ):
             return replace(policy, floor=self.verifier.floor)
         return policy
+
+    @property
+    def floored_rules(self) -> frozenset[str]:
+        """The rules of `verified` and of the policies whose rule is no result of a goal."""
+        fixed = {
+            VERIFIED,
+            *(r for name, r in self.policies.items() if name not in self.policy_goals),
+        }
+        return frozenset(str(self.policy(rule)) for rule in fixed if self.verifier is not None)
 
     @property
     def named_rules(self) -> dict[str, str]:

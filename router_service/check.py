@@ -36,12 +36,13 @@ from router_service.core.keys import without_keys
 from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.database.migrating import newer_version_problem
 from router_service.database.schema import REVISION
+from router_service.requests.explain import Explainer
 from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, examine_settings
-from router_service.store.backends import find_backend, log_warnings, open_backend
+from router_service.store.backends import log_warnings, open_backend
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 
@@ -109,13 +110,15 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield from _notes("keys", warnings)
     notes: list[str] = []
     names: list[str] = []
+    expected: list[str] = []
     with _warnings() as warnings:
-        found = [*_checked("router", lambda: _describe_router(settings, notes, names))]
+        found = [*_checked("router", lambda: _describe_router(settings, notes, names, expected))]
     if "model_list" in wrong:  # it is unknown what the router would do with the missing models
         yield from (each for each in found if each.status is Status.FAILED)
     else:
         yield from (*found, *_notes("router", warnings), *_notes("router", notes))
         yield from (Finding("names", Status.OK, text) for text in names)
+        yield from (Finding("expected", Status.OK, line) for line in expected)
     yield from _check_surroundings(settings, wrong)
     if asks:
         yield from asyncio.run(_ask(deployments))
@@ -127,7 +130,7 @@ def _check_surroundings(settings: Settings, wrong: Collection[str]) -> Iterator[
     if store_url is not None and not {"server", "router_settings"} & set(wrong):
         limits = settings.server.store_limits
         yield from _checked(
-            find_backend(store_url).name,
+            "redis",
             lambda: asyncio.run(open_backend(store_url, limits).ping()),
         )
     if settings.tracing.otlp_endpoint is not None:
@@ -167,11 +170,13 @@ def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
         yield Finding(subject, Status.FAILED, str(exc))
 
 
-def _describe_router(settings: Settings, notes: list[str], names: list[str]) -> str:
+def _describe_router(
+    settings: Settings, notes: list[str], names: list[str], expected: list[str]
+) -> str:
     """Load the router as a gateway does, and return which arms it can choose.
 
-    Adds what operators should know about the device and the pool to `notes`, and which names
-    clients may use to `names`.
+    Adds what operators should know about the device and the pool to `notes`, which names clients
+    may use to `names`, and what the default policy should reach to `expected`.
     """
     if not (settings.has_models or settings.unreadable_models):  # a sandbox answers for all arms
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
@@ -183,6 +188,9 @@ def _describe_router(settings: Settings, notes: list[str], names: list[str]) -> 
     aliases = {**settings.aliases, **settings.router.known_aliases}
     answered = "".join(f"; {alias} means {target}" for alias, target in aliases.items())
     names.append(f"clients may name {', '.join(planner.names)}{answered}")
+    verified_goals = settings.router.verification.allows_goals
+    router.reach_goals(verified_goals=verified_goals)
+    expected += Explainer(router, pool, planner, verified_goals=verified_goals).expectation()
     if router.execution.warning:
         notes.append(router.execution.warning)
     notes += [line for note in pool_notes(pool, router.measured_prices) for line in note.lines]

@@ -19,9 +19,16 @@ from router_service.apis.registry import parse_answer
 from router_service.artifact import Artifact, FrontierPoint, Interval, Manifest, Measure
 from router_service.checker.usability import AnswerTerms, why_unusable
 from router_service.core.errors import InvalidRequestError, PolicyError
+from router_service.core.text import aligned
 from router_service.measurement.advice import Advice, PoolFigures
 from router_service.measurement.agent_tasks import TaskAdvice
-from router_service.measurement.goals import goal_point, goal_policy, pareto_front, parse_goal
+from router_service.measurement.goals import (
+    goal_point,
+    goal_policy,
+    pareto_front,
+    parse_goal,
+    reach_goals,
+)
 from router_service.measurement.held_out import served_points
 from router_service.policies.base import Policy
 from router_service.policies.verified import VERIFIED, Verified
@@ -141,7 +148,8 @@ def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
     A rule is left out if a cheaper one of its kind is as accurate, unless it has a name or `every`
     is set. The rules that choose once come first, and then the verified ones.
     """
-    manifest, verified = artifact.manifest, served_points(artifact)
+    verified = served_points(artifact)
+    manifest = reach_goals(artifact.manifest, verified)
     if not manifest.frontier:
         yield "No policy was measured for these arms at these prices."
         return
@@ -177,7 +185,7 @@ def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False)
     manifest, verified = artifact.manifest, partial(served_points, artifact)
     goal = parse_goal(text, param="--goal")
     if goal is None:
-        problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5; @95 may be appended"
+        problem = "write within=0.5, accuracy=best, accuracy=0.87 or usd_per_1k=0.5"
         raise PolicyError(text, problem, param="--goal")
     point = goal_point(goal, manifest, verified, param="--goal", verified_goals=verified_goals)
     cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
@@ -327,9 +335,6 @@ def _within(interval: Interval | None, scale: float, form: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in columns, two spaces apart; a column with only a heading is left out."""
+    """Yield rows in columns; a column with only a heading is left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns, strict=True):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    return aligned([*zip(*columns, strict=True)])

@@ -43,7 +43,7 @@ from router_service.core.resources import (
     stop_if_abandoned,
 )
 from router_service.core.values import request_value
-from router_service.measurement.goals import goal_policy, parse_goal
+from router_service.measurement.goals import goal_policy, parse_goal, reach_goals
 from router_service.measurement.held_out import describe_pool, served_points
 from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
 from router_service.policies.costs import Price
@@ -535,6 +535,19 @@ class Router:
         if goal is None:
             return manifest.measured_policy(rule, param=param)
         return self._goal_policy(goal, param=param, verified_goals=verified_goals)
+
+    def reach_goals(self, *, verified_goals: bool) -> None:
+        """Give the policies with a goal, such as the default, the rules that reach these goals.
+
+        Verified rules count only with `verified_goals`. Measuring them may take seconds. Until
+        then, the default policy is `verified`, and other policies choose once, if the arms or
+        prices are not those of training. A pool with arms that are not measured keeps its rules.
+        """
+        if self.unmeasured:
+            return
+        verified = served_points(self.artifact) if verified_goals else ()
+        manifest = reach_goals(self.artifact.manifest, verified)
+        self.artifact = replace(self.artifact, manifest=manifest)
 
     def predict_batch(self, conversations: Sequence[Conversation]) -> list[list[float]]:
         """Return the probability that each arm of the artifact is correct, (conversations, arms).

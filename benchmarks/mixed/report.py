@@ -201,7 +201,7 @@ def plot(soak: Soak, path: Path) -> None:
         axes[2].plot(*_rates(soak, outcome), lw=1, label=str(outcome))
     axes[2].set_ylabel("requests a second")
     axes[2].legend(loc="upper right")
-    for name in ("descriptors", "tasks", "threads"):
+    for name in ("descriptors", "threads"):
         values = [getattr(sample, name) for sample in soak.samples]
         axes[3].plot(minutes, values, lw=1, label=name)
     axes[3].set_ylabel("open")
@@ -233,8 +233,6 @@ def _figures(soak: Soak) -> Mapping[str, Json]:
         "descriptors_highest": max(sample.descriptors for sample in samples),
         "descriptors_at_rest": soak.at_rest.descriptors,
         "threads_highest": max(sample.threads for sample in samples),
-        "tasks_highest": max(sample.tasks for sample in samples),
-        "tasks_at_rest": soak.at_rest.tasks,
         "probes": len(soak.probes),
         "stall_s_p50": float(np.percentile(gateway, 50)),
         "stall_s_p99": float(np.percentile(gateway, 99)),

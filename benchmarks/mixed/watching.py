@@ -27,8 +27,6 @@ class Sample:
     resident_mb: float
     descriptors: int
     threads: int
-    tasks: int
-    """asyncio tasks according to the gateway's own gauge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Probe:
     idle_s: float
 
 
-def look(pid: int, *, at_s: float, answered: int, tasks: int) -> Sample:
+def look(pid: int, *, at_s: float, answered: int) -> Sample:
     """Read a process's memory, descriptors and threads (proc(5))."""
     process = Path(f"/proc/{pid}")
     return Sample(
@@ -50,7 +48,6 @@ def look(pid: int, *, at_s: float, answered: int, tasks: int) -> Sample:
         resident_mb(pid),
         len(list((process / "fd").iterdir())),
         len(list((process / "task").iterdir())),
-        tasks,
     )
 
 

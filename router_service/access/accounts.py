@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
@@ -36,6 +36,7 @@ from router_service.access.specs import (
     TeamChange,
     TeamPage,
     TeamView,
+    to_time,
 )
 from router_service.core.errors import InvalidRequestError, UnknownAccountError
 from router_service.core.keys import HASHED, digest_of, new_key
@@ -353,8 +354,8 @@ class Accounts:
                 status=self._status_of(row),
                 team=row.team,
                 is_admin=row.is_admin,
-                expires=_time(row.expires_s),
-                revoked=_time(row.revoked_s),
+                expires=to_time(row.expires_s),
+                revoked=to_time(row.revoked_s),
                 previous_until=self._previous_until(row),
                 models=row.models,
                 policies=row.policies,
@@ -374,7 +375,7 @@ class Accounts:
     def _previous_until(self, row: Row[Any]) -> datetime | None:
         until_s = row.previous_until_s
         is_valid = until_s is not None and until_s > self._clock() and row.revoked_s is None
-        return _time(until_s) if is_valid else None
+        return to_time(until_s) if is_valid else None
 
     def _team_view(self, connection: Connection, name: str) -> TeamView:
         return self._team_views(connection, [_find(connection, teams, name)])[0]
@@ -428,17 +429,8 @@ class _Spent:
         budget = None if row is None else read_limits(row).budget
         if row is None or budget is None:
             return None
-        starts_s, resets_s = budget.period.bounds_s(self.now_s)
-        began_s = float(starts_s or row.created_s)
         spent_usd = self.usd.get((f"{kind}:{row.name}", budget.period), 0.0)
-        return BudgetView(
-            usd=budget.usd,
-            period=budget.period,
-            spent_usd=spent_usd,
-            starts=datetime.fromtimestamp(began_s, UTC),
-            resets=_time(resets_s),
-            ends_by=_time(budget.ends_by_s(spent_usd, began_s, resets_s, self.now_s)),
-        )
+        return BudgetView.of(budget, spent_usd, row.created_s, self.now_s, self.now_s)
 
 
 def _kind_of(table: Table) -> str:
@@ -529,9 +521,5 @@ def _common_fields(row: Row[Any]) -> dict[str, Any]:
         "parallel_requests": limits.parallel_requests,
         "budget": limits.budget and {"usd": limits.budget.usd, "period": limits.budget.period},
         "metadata": row.metadata,
-        "created": _time(row.created_s),
+        "created": to_time(row.created_s),
     }
-
-
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

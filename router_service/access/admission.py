@@ -1,4 +1,10 @@
-"""Limits and budgets of keys and teams, applied to the requests of this process."""
+"""Limits and budgets of keys and teams, applied to the requests of this process.
+
+Admission comes before the decision: it may refuse a request, or allow it only a cheaper policy.
+Reservation comes after the decision, when the request's expected cost is known, and before the
+first upstream is asked. Settlement learns what the request has cost. `http.transfer` admits and
+reserves, and `http.front` settles.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +12,31 @@ import math
 from dataclasses import dataclass
 
 from router_service.access.alerts import BudgetAlerts
-from router_service.access.budgets import Budgets, Reservation
-from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
-from router_service.access.limits import RateLimits, TakenLimits
+from router_service.access.allowance import Allowance
+from router_service.access.budgets import Budgets, ExpectedCost, Reservation
+from router_service.access.limits import IncomingRequest, RateLimits, TakenLimits
 from router_service.access.pacing import Pacing
+from router_service.apis.rate_limits import RawHeader
 from router_service.core.errors import AdmissionError
+from router_service.core.record import Record
 
 
 @dataclass(slots=True)
-class AccountGrant(Grant):
-    """Admission of a request, with what it has taken of its key's and its team's limits."""
+class Grant:
+    """Admission of one request, with what it has taken of its key's and its team's limits."""
 
+    headers: tuple[RawHeader, ...] = ()
+    """Headers of the response about rate limits, which replace those of the upstream."""
+    reserves: bool = True
+    """Whether the cost has to be reserved."""
+    allowance: Allowance | None = None
+    """What the budgets of the key and its team allow; None without a budget."""
     limits: TakenLimits | None = None
     reservation: Reservation | None = None
 
 
 class Access:
-    """Admits requests within the limits and budgets of their keys and teams (`AccessHooks`)."""
+    """Admits requests within the limits and budgets of their keys and teams."""
 
     def __init__(
         self, limits: RateLimits, budgets: Budgets, pacing: Pacing, alerts: BudgetAlerts
@@ -34,38 +48,49 @@ class Access:
         self._alerts = alerts
 
     async def admit(self, request: IncomingRequest) -> Grant:
-        """Count the request towards its limits, and say which policies its budgets allow."""
+        """Count a request towards its limits, and say which policies its budgets allow.
+
+        Raises AdmissionError; a call that raises has admitted nothing.
+        """
         key, allowance = request.key, None
         if key.has_budget:
             self._alerts.note(key)
             allowance = self._pacing.allowance(key)
         taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost
         headers = () if taken is None else taken.headers
-        return AccountGrant(
-            headers=headers, reserves=key.has_budget, allowance=allowance, limits=taken
-        )
+        return Grant(headers=headers, reserves=key.has_budget, allowance=allowance, limits=taken)
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Reserve the request's expected cost in the budgets of its key and its team."""
+        """Reserve what an admitted request may cost in the budgets of its key and its team.
+
+        Return what is left for the request: infinite if `cost.most_usd` is reserved, and at least
+        `cost.least_usd`. If it is lower than `cost.usd`, a cheaper model has to answer. Raises
+        AdmissionError if less is left.
+        """
         try:
             reservation = await self._budgets.reserve(request.key, cost)
         except AdmissionError:
             self._alerts.refused(request.key)
             raise
-        if reservation is None or not isinstance(grant, AccountGrant):
+        if reservation is None:
             return math.inf
         grant.reservation = reservation
         return reservation.allowance_usd
 
-    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Replace what was counted and reserved by what the request has used."""
-        assert isinstance(grant, AccountGrant)  # noqa: S101 - `admit` returned it
+    def settle(
+        self, request: IncomingRequest, grant: Grant, status: int, record: Record | None
+    ) -> None:
+        """Replace what was counted and reserved by what the request has used; returns at once.
+
+        This is called exactly once for each admitted request: also if it fails, if its client
+        leaves, or if the gateway shuts down. `record` is None if no model of the pool was asked, or
+        if the request was passed to an upstream without being parsed, whose cost is unknown.
+        """
         if grant.limits is not None:
-            self._limits.settle(request, grant.limits, outcome)
+            self._limits.settle(request, grant.limits, record)
         if grant.reservation is not None:
-            record = outcome.record
             cost_usd = None if record is None else record.actual_cost_usd
-            if cost_usd is None and outcome.status >= 400:
+            if cost_usd is None and status >= 400:
                 cost_usd = 0.0  # no model has answered
             self._budgets.settle(grant.reservation, cost_usd)
 

@@ -16,19 +16,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import orjson
-from sqlalchemy import Connection, Row, and_, delete, select, update
+from sqlalchemy import Connection, and_, delete, select, update
 
 from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key
+from router_service.access.specs import BudgetView
 from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, keys, spending, teams
+from router_service.database.upsert import insert_into
 from router_service.settings import BudgetSettings
 
 CHECK_S = 1.0
@@ -57,9 +58,8 @@ EVENT = "budget.threshold_reached"
 _log = logging.getLogger("switchcraft.budgets")
 
 
-@dataclass(frozen=True, slots=True)
-class AlertId:
-    """A share that a budget has reached in one of its periods."""
+class AlertId(NamedTuple):
+    """A share that a budget has reached in one of its periods: the key of a row of `alerts`."""
 
     subject: str
     """The key or the team, as `key:NAME` or `team:NAME`."""
@@ -72,20 +72,6 @@ class AlertId:
         """The same id for every attempt, by which a receiver recognizes a repeated request."""
         facts = f"{self.subject}\0{self.period}\0{self.start_s}\0{self.share!r}"
         return f"msg_{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
-
-    @classmethod
-    def of(cls, row: Row[Any]) -> AlertId:
-        """Return the id of a row of `alerts`."""
-        return cls(row.subject, row.period, row.start_s, row.share)
-
-    def values(self) -> dict[str, Any]:
-        """Return the columns of the primary key."""
-        return {
-            "subject": self.subject,
-            "period": self.period,
-            "start_s": self.start_s,
-            "share": self.share,
-        }
 
 
 class BudgetAlerts:
@@ -177,9 +163,9 @@ class BudgetAlerts:
         for name, (key, seen) in list(self._active.items()):
             if now - seen > ACTIVE_S:
                 self._active.pop(name, None)
-            states = sorted(self._states(key), key=_share)
+            states = sorted(self._states(key), key=lambda state: state.share)
             for state in states:
-                share = _share(state)
+                share = state.share
                 if name in refused and state is states[-1] and share >= EXHAUSTED_FROM:
                     share = max(1.0, share)
                 for limit in settings.alert_at:
@@ -205,7 +191,10 @@ class BudgetAlerts:
             return
         with database.write() as connection:
             for row in due:
-                each, number = AlertId.of(row), row.attempts + 1
+                each, number = (
+                    AlertId(row.subject, row.period, row.start_s, row.share),
+                    row.attempts + 1,
+                )
                 pause_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0**row.attempts)
                 body = _payload(connection, each, now_s)
                 is_last = body is None or number > MAX_ATTEMPTS
@@ -296,27 +285,19 @@ def sign_webhook(secret: str, message_id: str, time_s: int, body: bytes) -> dict
     }
 
 
-def _share(state: BudgetBalance) -> float:
-    """Return the share of a budget that is spent."""
-    return state.spent_usd / state.budget.usd if state.budget.usd > 0 else 1.0
-
-
 def _insert(
     connection: Connection, each: AlertId, now_s: float, is_sent: bool, is_postgresql: bool
 ) -> bool:
     """Insert an alert, and return whether no gateway has inserted it before."""
-    if is_postgresql:
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
-    else:
-        from sqlalchemy.dialects.sqlite import insert  # noqa: PLC0415
-    row = {**each.values(), "attempts": 0, "next_attempt_s": now_s}
-    statement = insert(alerts).values(**row, sent_s=now_s if is_sent else None)
+    statement = insert_into(alerts, is_postgresql=is_postgresql).values(
+        **each._asdict(), attempts=0, next_attempt_s=now_s, sent_s=now_s if is_sent else None
+    )
     inserted = statement.on_conflict_do_nothing().returning(alerts.c.subject)
     return connection.execute(inserted).first() is not None
 
 
 def _where(each: AlertId) -> Any:  # noqa: ANN401 - the library's update statement
-    columns = (alerts.c[name] == value for name, value in each.values().items())
+    columns = (alerts.c[name] == value for name, value in each._asdict().items())
     return update(alerts).where(and_(*columns))
 
 
@@ -333,25 +314,22 @@ def _payload(connection: Connection, each: AlertId, now_s: float) -> bytes | Non
         spending.c.start_s == each.start_s,
     )
     spent = connection.execute(select(spending.c.spent_nusd).where(same)).scalar_one_or_none() or 0
-    budget, spent_usd = Budget(row.budget_nusd / NANO, BudgetPeriod(each.period)), spent / NANO
-    _, end_s = budget.period.bounds_s(each.start_s)
-    began_s = each.start_s or row.created_s
-    ends_by_s = budget.ends_by_s(spent_usd, began_s, end_s, now_s)
+    budget = Budget(row.budget_nusd / NANO, BudgetPeriod(each.period))
+    view = BudgetView.of(budget, spent / NANO, row.created_s, now_s, each.start_s)
     data = {
         "subject": {"kind": kind, "name": name},
         "share": each.share,
-        "budget_usd": budget.usd,
+        "budget_usd": view.usd,
         "period": each.period,
-        "spent_usd": spent_usd,
-        "starts": _time(began_s),
-        "resets": _time(end_s),
-        "ends_by": _time(ends_by_s),
+        "spent_usd": view.spent_usd,
+        "starts": _time(view.starts),
+        "resets": _time(view.resets),
+        "ends_by": _time(view.ends_by),
     }
-    return orjson.dumps({"type": EVENT, "timestamp": _time(now_s), "data": data})
+    told = datetime.fromtimestamp(now_s, UTC)
+    return orjson.dumps({"type": EVENT, "timestamp": _time(told), "data": data})
 
 
-def _time(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; None is never."""
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
+def _time(time: datetime | None) -> str | None:
+    """Return a time in UTC as ISO 8601, in whole seconds."""
+    return None if time is None else f"{time:%Y-%m-%dT%H:%M:%SZ}"

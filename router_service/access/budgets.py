@@ -21,13 +21,13 @@ import threading
 import time
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from router_service.access.hooks import ExpectedCost
 from router_service.access.key import Budget, BudgetPeriod, Key
 from router_service.access.ledger import (
     LEASE_S,
+    UNKNOWN,
     BudgetId,
     LedgerState,
     Order,
@@ -46,6 +46,10 @@ QUIET_S = 1.0
 """The same interval for budgets that have not been used for that time."""
 POLL_S = 0.1
 """Interval at which the database is read while requests wait for money."""
+STALE_S = 4.0
+"""Time without an answer of the database after which a process spends only what it leased."""
+IDLE_S = 60.0
+"""Time after which a process gives an unused lease back, and forgets the budget."""
 CLEAN_S = 60.0
 """Interval at which leases that expired long ago are deleted."""
 LEASED_REQUESTS = 2
@@ -62,9 +66,8 @@ class _Account:
     limit: int
     is_known: bool = False
     """Whether the database has been asked."""
-    spent: int = 0
-    """Spent by all processes, as last read."""
-    leased: int = 0
+    state: LedgerState = UNKNOWN
+    """The budget in the database, as last read."""
     unwritten: int = 0
     """Spent by this process and not known to be written."""
     doubtful: dict[int, int] = field(default_factory=dict)
@@ -72,11 +75,6 @@ class _Account:
     number: int = 0
     reserved: int = 0
     in_flight: int = 0
-    idle_elsewhere: int = 0
-    leased_elsewhere: int = 0
-    is_wanted: bool = False
-    """Whether another process waits for what this one returns."""
-    is_exhausted: bool = False
     is_returning: bool = False
     """Whether the database is just being offered what this process does not need."""
     low: int = 0
@@ -93,19 +91,15 @@ class _Account:
     used_s: float = 0.0
 
     @property
-    def kind(self) -> str:
-        return self.id.subject.partition(":")[0]
-
-    @property
     def free(self) -> int:
         """What this process may reserve without asking the database."""
-        free = self.leased - self.unwritten - self.reserved
+        free = self.state.leased_nusd - self.unwritten - self.reserved
         return min(0, free) if self.is_returning else free
 
     @property
     def left(self) -> int:
         """What is not spent, as far as this process knows; it may be reserved."""
-        return self.limit - self.spent - self.unwritten
+        return self.limit - self.state.spent_nusd - self.unwritten
 
 
 @dataclass(slots=True, eq=False)
@@ -123,6 +117,19 @@ class Reservation:
     parts: Sequence[_Part]
     allowance_usd: float
     """What is left for the request; infinite if the most that it may cost is reserved."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCost:
+    """What a planned request is expected to cost, and between which limits its cost may be."""
+
+    usd: float
+    """Expected cost with the chosen model."""
+    least_usd: float
+    """Cost of a very short answer of the cheapest model that may answer."""
+    most_usd: float
+    """Cost of the longest answers that the request allows, of the dearest models that may answer.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -145,16 +152,6 @@ class _Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetTimes:
-    """When a process goes by what it knows, and when it forgets it."""
-
-    stale_s: float = 4.0
-    """Time without an answer of the database after which a process spends only what it leased."""
-    idle_s: float = 60.0
-    """Time after which a process gives an unused lease back, and forgets the budget."""
-
-
-@dataclass(frozen=True, slots=True)
 class BudgetBalance:
     """What is left of one budget, as far as this process knows."""
 
@@ -167,6 +164,11 @@ class BudgetBalance:
     """Spent by all processes, up to the last second."""
     reserved_usd: float
     """Reserved by requests in flight in this process."""
+
+    @property
+    def share(self) -> float:
+        """The share of the budget that is spent."""
+        return self.spent_usd / self.budget.usd if self.budget.usd > 0 else 1.0
 
 
 class Budgets:
@@ -182,14 +184,16 @@ class Budgets:
         settings: Callable[[], Settings],
         on_refused: Callable[[str], None] = lambda _why: None,
         clock: Callable[[], float] = time.time,
-        times: BudgetTimes | None = None,
+        stale_s: float = STALE_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         """Add the job to the thread.
 
         `on_refused` gets why a request was refused (`spent`, `reserved`, `unknown`). `clock`
-        returns Unix seconds.
+        returns Unix seconds. For `stale_s` and `idle_s`, see `STALE_S` and `IDLE_S`.
         """
-        self._times = times or BudgetTimes()
+        self._stale_s = stale_s
+        self._idle_s = idle_s
         self._thread = thread
         self._settings = settings
         self._on_refused = on_refused
@@ -216,7 +220,7 @@ class Budgets:
                     account.budget,
                     account.id.start_s,
                     account.end_s,
-                    (account.spent + account.unwritten) / NANO,
+                    (account.state.spent_nusd + account.unwritten) / NANO,
                     account.reserved / NANO,
                 )
                 for account in self._accounts_of(key)
@@ -244,7 +248,7 @@ class Budgets:
         with self._lock:
             self._finish(reservation, spent)
             waiting = [part.account for part in reservation.parts if part.account.waiting]
-            is_wanted = any(part.account.is_wanted for part in reservation.parts)
+            is_wanted = any(part.account.state.is_wanted for part in reservation.parts)
             if is_wanted:
                 for part in reservation.parts:
                     part.account.is_urgent = True
@@ -285,7 +289,8 @@ class Budgets:
             self._accounts[budget_id] = account
         elif account.limit != limit:
             account.budget, account.limit = budget, limit
-            account.is_exhausted, account.is_urgent = False, True
+            account.state = replace(account.state, is_exhausted=False)
+            account.is_urgent = True
         return account
 
     def _ask(self, key: Key, cost: ExpectedCost) -> _Ask:
@@ -328,7 +333,7 @@ class Budgets:
             account.chunk = LEASED_REQUESTS * ask.bound
             if part.amount < ask.bound:
                 account.uncovered = part
-            if account.free < account.low and not account.is_exhausted and not account.is_urgent:
+            if account.free < account.low and not (account.state.is_exhausted or account.is_urgent):
                 account.is_urgent = is_low = True
         if is_low:
             self._thread.hurry("budgets")
@@ -345,11 +350,11 @@ class Budgets:
             return 0 if account.is_known else None
         if free >= ask.bound:
             return ask.bound
-        may_lease = not (account.is_exhausted or is_blind)
+        may_lease = not (account.state.is_exhausted or is_blind)
         is_overtaking = bool(waiting) and waiting[0] < ask and not is_late
         if account.uncovered is not None or may_lease or is_overtaking:
             return None
-        is_fresh = account.idle_elsewhere == 0 and account.read_s >= ask.started_s
+        is_fresh = account.state.idle_nusd == 0 and account.read_s >= ask.started_s
         is_all = account.in_flight == 0 and (is_fresh or is_blind)  # nothing more may come back
         least = ask.least if is_late or is_all else ask.expected
         return min(free, ask.expected) if free >= max(least, 1) else None
@@ -388,7 +393,7 @@ class Budgets:
                 except AdmissionError as exc:
                     ask.future.set_exception(exc)
                 if result is account:
-                    if not account.is_exhausted and not account.is_urgent:
+                    if not (account.state.is_exhausted or account.is_urgent):
                         account.is_urgent = is_due = True
                     continue
                 account.waiting.remove(ask)
@@ -421,7 +426,7 @@ class Budgets:
                     return reservation
         except asyncio.CancelledError:
             if future.done() and future.exception() is None:  # the client left at the same time
-                self._release(future.result())
+                self.settle(future.result(), 0.0)
             raise
         finally:
             with self._lock:
@@ -444,20 +449,15 @@ class Budgets:
             return result
         if self._is_blind():
             raise self._unknown_error()
-        longest_s = QUIET_S + 2 * WRITE_S if result.leased_elsewhere else 0.0
+        state = result.state
+        longest_s = QUIET_S + 2 * WRITE_S if state.elsewhere_nusd else 0.0
         is_stale = result.read_s < ask.started_s
-        if result.idle_elsewhere or is_stale or not result.is_exhausted:
+        if state.idle_nusd or is_stale or result.is_returning or not state.is_exhausted:
             longest_s = LEASE_S + QUIET_S
         if waited_s < longest_s:
             return None
         self._on_refused("reserved")
         raise _reserved_error(result)
-
-    def _release(self, reservation: Reservation) -> None:
-        with self._lock:
-            self._finish(reservation, 0)
-        for part in reservation.parts:
-            self._serve(part.account)
 
     def _ask_database(self, ask: _Ask) -> None:
         """Let the thread read a budget at once, unless it has just been read."""
@@ -479,7 +479,7 @@ class Budgets:
         Then a process spends what it has leased, which no other process spends meanwhile.
         """
         silent_s = time.monotonic() - self._answered_s
-        if silent_s < self._times.stale_s:
+        if silent_s < self._stale_s:
             return False
         if silent_s > self._settings().database.grace_s:
             raise self._unknown_error()
@@ -505,9 +505,12 @@ class Budgets:
         """
         now_s = time.monotonic()
         with self._lock:
-            due = sorted(
-                (a for a in self._accounts.values() if self._is_due(a, now_s)), key=lambda a: a.id
-            )
+            due = [
+                account
+                for account in self._accounts.values()
+                if account.is_urgent or account.next_s <= now_s or self._is_closing
+            ]
+            due.sort(key=lambda account: account.id)
             orders = [self._order(account, now_s) for account in due]
         is_sent = False
         if orders or now_s - self._cleaned_s > CLEAN_S:
@@ -526,7 +529,8 @@ class Budgets:
                         if is_sent:
                             account.doubtful[order.number] = order.spent_nusd
                             if order.returns_unused:
-                                account.leased = account.unwritten + account.reserved
+                                held = account.unwritten + account.reserved
+                                account.state = replace(account.state, leased_nusd=held)
                 raise
         else:
             states = ()
@@ -535,17 +539,15 @@ class Budgets:
         with self._lock:
             for account, order, state in zip(due, orders, states, strict=True):
                 self._take(account, order, state, now_s)
-                is_used = account.unwritten or account.leased or account.in_flight
+                is_used = account.unwritten or state.leased_nusd or account.in_flight
                 if account.waiting:
                     served.append(account)
                 elif not (order.keeps_unused or is_used):
                     del self._accounts[account.id]
                     self._by_key.clear()
         if served and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._serve_all, served)
-
-    def _is_due(self, account: _Account, now_s: float) -> bool:
-        return account.is_urgent or account.next_s <= now_s or self._is_closing
+            for account in served:
+                self._loop.call_soon_threadsafe(self._serve, account)
 
     def _order(self, account: _Account, now_s: float) -> Order:
         account.number += 1
@@ -553,8 +555,8 @@ class Budgets:
         unused_s = now_s - account.used_s
         account.next_s = now_s + (WRITE_S if unused_s < QUIET_S else QUIET_S)
         waiting = account.waiting
-        keeps_unused = unused_s < self._times.idle_s and not self._is_closing
-        account.is_returning = account.is_wanted or bool(waiting) or not keeps_unused
+        keeps_unused = unused_s < self._idle_s and not self._is_closing
+        account.is_returning = account.state.is_wanted or bool(waiting) or not keeps_unused
         return Order(
             account.id,
             account.limit,
@@ -575,19 +577,10 @@ class Budgets:
         account.is_known, account.is_returning = True, False
         account.doubtful.clear()
         account.unwritten -= order.spent_nusd
-        account.spent = state.spent_nusd
-        account.leased = state.leased_nusd
-        account.is_exhausted = state.is_exhausted
-        account.idle_elsewhere = state.idle_nusd
-        account.leased_elsewhere = state.elsewhere_nusd
-        account.is_urgent |= state.is_wanted and not account.is_wanted
-        account.is_wanted = state.is_wanted
+        account.is_urgent |= state.is_wanted and not account.state.is_wanted
+        account.state = state
         account.low = max(0, state.leased_nusd - order.reserved_nusd) // 2
         account.read_s = now_s
-
-    def _serve_all(self, accounts: Sequence[_Account]) -> None:
-        for account in accounts:
-            self._serve(account)
 
 
 def _spent_error(account: _Account, now_s: float) -> AdmissionError:

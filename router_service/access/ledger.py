@@ -84,6 +84,10 @@ class LedgerState:
     """Whether another process waits for what this one does not use."""
 
 
+UNKNOWN = LedgerState(0, 0, is_exhausted=False, idle_nusd=0, elsewhere_nusd=0, is_wanted=False)
+"""A budget before the database was asked."""
+
+
 def exchange(
     connection: Connection, holder: str, now_s: float, orders: Sequence[Order]
 ) -> Sequence[LedgerState]:

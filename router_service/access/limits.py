@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router_service.access.hooks import IncomingRequest, Outcome
 from router_service.access.key import Key, Limits
 from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.errors import AdmissionError
 from router_service.core.record import Record
+from router_service.core.values import request_value
 from router_service.store.backends import MINUTE_US, Correction, LimitDemand, fits
 from router_service.store.shared_limits import SharedLimits
 
@@ -150,6 +150,22 @@ def _read(subject: str, limits: Limits) -> Iterable[Limit]:
             yield Limit(subject, kind, size)
 
 
+@request_value(frozen=True, slots=True)
+class IncomingRequest:
+    """A request that has been read, and of which nothing is decided yet."""
+
+    id: str
+    """The id of the decision that will be made."""
+    key: Key
+    path: str
+    """The path below `/v1`, such as `/chat/completions`."""
+    size_bytes: int
+    """Size of the body."""
+    reports_tokens: bool = True
+    """Whether the outcome will have the tokens that the request uses. If it is false, the request
+    is passed to an upstream without being parsed, or only counts tokens."""
+
+
 @dataclass(slots=True)
 class TakenLimits:
     """What an admitted request has taken of its key's limits."""
@@ -194,12 +210,12 @@ class RateLimits:
         after = [use + (demand[2] or 0) for demand, use in zip(demands, used, strict=True)]
         return TakenLimits(found, tokens, _headers(request.path, limits, after))
 
-    def settle(self, request: IncomingRequest, taken: TakenLimits, outcome: Outcome) -> None:
+    def settle(self, request: IncomingRequest, taken: TakenLimits, record: Record | None) -> None:
         """Correct the tokens by those that were used, and free the slots."""
         found = taken.limits
         corrections = [Correction(name, None, request.id) for name in found.slots]
         if taken.tokens:
-            tokens = used_tokens(outcome.record)
+            tokens = used_tokens(record)
             if tokens is None:  # an answer whose upstream does not report its tokens
                 tokens = taken.tokens
             elif tokens > 0:

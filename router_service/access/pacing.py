@@ -95,14 +95,9 @@ class Demand:
         return math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What one policy has cost in an hour or a day."""
-
-    start_s: int
-    policy: str
-    """The policy as records show it, see `OperatingPoints.find_label`."""
-    usd: float
+Spent = tuple[int, str, float]
+"""What one policy has cost in an hour or a day: when it began, the policy as records show it (see
+`OperatingPoints.find_label`), and the cost in USD."""
 
 
 class History:
@@ -171,14 +166,14 @@ class History:
 
 def _demands(points: OperatingPoints, spent: Iterable[Spent]) -> dict[int, Demand]:
     found: dict[int, Demand] = {}
-    for each in spent:
-        demand = found.setdefault(each.start_s, Demand())
-        applied, asked = points.find_label(each.policy)
+    for start_s, policy, usd in spent:
+        demand = found.setdefault(start_s, Demand())
+        applied, asked = points.find_label(policy)
         if applied is None or asked is None or applied.cost_usd.value <= 0:
-            demand.fixed_usd += each.usd
+            demand.fixed_usd += usd
         else:
             volumes, cost_usd = demand.volumes, asked.cost_usd.value
-            volumes[cost_usd] = volumes.get(cost_usd, 0.0) + each.usd / applied.cost_usd.value
+            volumes[cost_usd] = volumes.get(cost_usd, 0.0) + usd / applied.cost_usd.value
     return found
 
 
@@ -272,8 +267,8 @@ class Pacing:
         found: dict[tuple[str, int], list[Spent]] = {}
         with database.read() as connection:
             for scope, step_s, start_s, policy, cost_nusd in connection.execute(query):
-                spent = Spent(start_s, policy, int(cost_nusd) / NANO)
-                found.setdefault((scope, step_s), []).append(spent)
+                spent = found.setdefault((scope, step_s), [])
+                spent.append((start_s, policy, int(cost_nusd) / NANO))
         for subject in chosen:
             known = self._paces.get(subject)
             if known is not None:
@@ -290,7 +285,7 @@ class Pacing:
             if settings.cheaper_first and points is not None and points.front:
                 if settings.curve is not None or math.isinf(state.end_s) or not self._has_usage:
                     curve = DEFAULT_CURVE if settings.curve is None else settings.curve
-                    max_share = _follow(curve, state)
+                    max_share = min([1.0, *(cost for at, cost in curve if state.share >= at)])
                 else:
                     max_cost_usd = self._pace(state, points, now_s)
             limits = points, max_cost_usd, max_share, key.policies
@@ -324,12 +319,6 @@ class Pacing:
         if changes and (is_urgent or now_s - pace.changed_s >= HOLD_S):
             pace.limit_usd, pace.changed_s = target_usd, now_s
         return pace.limit_usd
-
-
-def _follow(curve: Sequence[tuple[float, float]], state: BudgetBalance) -> float:
-    """Return the largest relative cost that a curve allows."""
-    share = state.spent_usd / state.budget.usd if state.budget.usd > 0 else 1.0
-    return min([1.0, *(cost for spent, cost in curve if share >= spent)])
 
 
 def _step_down(points: OperatingPoints, cost_usd: float) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
 )
 
-from router_service.access.key import BudgetPeriod
+from router_service.access.key import Budget, BudgetPeriod
 from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import begins_like_key
 from router_service.database.schema import MAX_NAME
@@ -74,6 +74,11 @@ def describe_mistake(exc: ValidationError) -> InvalidRequestError:
         param=param,
         code="missing_required_parameter" if is_missing else "invalid_value",
     )
+
+
+def to_time(seconds: float | None) -> datetime | None:
+    """Return Unix seconds as a time in UTC; None is never."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 class _Spec(BaseModel):
@@ -141,6 +146,23 @@ class BudgetView(_Spec):
     """When the next period begins; null for `total`."""
     ends_by: datetime | None
     """When the budget is expected to be spent, at the pace of this period; null if it lasts."""
+
+    @classmethod
+    def of(
+        cls, budget: Budget, spent_usd: float, created_s: float, now_s: float, start_s: float
+    ) -> Self:
+        """Return a budget that was created at a time, in the period that a time is part of."""
+        starts_s, resets_s = budget.period.bounds_s(start_s)
+        began_s = float(starts_s or created_s)
+        ends_by_s = budget.ends_by_s(spent_usd, began_s, resets_s, now_s)
+        return cls(
+            usd=budget.usd,
+            period=budget.period,
+            spent_usd=spent_usd,
+            starts=datetime.fromtimestamp(began_s, UTC),
+            resets=to_time(resets_s),
+            ends_by=to_time(ends_by_s),
+        )
 
 
 class TeamView(_LimitFields):

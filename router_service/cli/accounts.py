@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 
 from router_service.command_line import SEVERAL, Count
 from router_service.core.errors import InvalidRequestError
+from router_service.core.text import aligned, printable
 
 if TYPE_CHECKING:
     from cyclopts import Token
@@ -551,20 +552,10 @@ def _date(time: datetime | None) -> str:
 def _print_table(header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     """Print rows as aligned columns."""
     lines = [*([header] if header else []), *rows]
-    shown = [[_printable(cell) for cell in line] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for line in shown:
-        print("  ".join(map(str.ljust, line, widths)).rstrip())
-
-
-def _printable(text: str) -> str:
-    """Return a text without characters that control a terminal or change the order of others."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
+    print(*aligned([[printable(cell) for cell in line] for line in lines]), sep="\n")
 
 
 def _print_more(shown: int, total: int, following: str | None) -> None:
     if following is not None:
-        name = shlex.quote(_printable(following))
+        name = shlex.quote(printable(following))
         print(f"{shown} of {total} are shown; continue with --after {name}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """The error classes of the service and of training.
 
 Each error has its facts as attributes. Only `http.error_responses` turns errors into responses.
+`core.refusals` has the reasons to refuse a request that are the same wherever they are found.
 """
 
 from __future__ import annotations
@@ -15,17 +16,30 @@ from router_service.core.keys import without_keys
 
 
 class SwitchcraftError(Exception):
-    """Base class of all errors that this project raises on purpose."""
+    """Base class of all errors that this project raises on purpose.
+
+    The attributes say what a client gets. An error without a code is an internal one, whose message
+    only operators read.
+    """
+
+    status: int = 500
+    """The HTTP status."""
+    code: str | None = None
+    """OpenAI's machine-readable code, or our own if OpenAI has none."""
+    kind: str = "server_error"
+    """OpenAI's type of the error."""
+    retry_after_s: float | None = None
+    """When the request may be sent again."""
 
 
 class InvalidRequestError(SwitchcraftError):
     """A client's request that cannot be served.
 
     `param` is the path of the offending field in OpenAI's notation (`tools[0].function.name`).
-    `code` is OpenAI's machine-readable code, or our own if OpenAI has none. `status` is the HTTP
-    status. `allow` has the methods of a path that does not support the request's. `core.refusals`
-    has the reasons that are the same wherever they are found.
+    `allow` has the methods of a path that does not support the request's.
     """
+
+    kind = "invalid_request_error"
 
     def __init__(
         self,
@@ -47,21 +61,10 @@ class InvalidRequestError(SwitchcraftError):
         """Return the error in OpenAI's format (OpenAI's API reference: "Error codes")."""
         return {
             "message": self.message,
-            "type": "invalid_request_error",
+            "type": self.kind,
             "param": self.param,
             "code": self.code,
         }
-
-
-class KeysUnavailableError(SwitchcraftError):
-    """A request whose key may be valid, but the database has not been readable yet."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The API key cannot be checked, because the gateway's database of keys cannot be read "
-            "yet. Try again later."
-        )
-        self.retry_after_s = 1.0
 
 
 class UnknownAccountError(InvalidRequestError):
@@ -75,8 +78,6 @@ class UnknownAccountError(InvalidRequestError):
             code=f"{kind}_not_found",
             status=404,
         )
-        self.kind = kind
-        self.name = name
 
 
 class OverloadedError(SwitchcraftError):
@@ -90,9 +91,9 @@ class OverloadedError(SwitchcraftError):
         self, reason: str, problem: str, *, retry_after_s: int = 1, is_callers: bool = False
     ) -> None:
         super().__init__(f"{problem} Try again in {retry_after_s} s.")
-        self.reason = reason
+        self.reason = self.code = reason
         self.retry_after_s = retry_after_s
-        self.is_callers = is_callers
+        self.status, self.kind = (429, "requests") if is_callers else (503, "server_error")
 
 
 class AdmissionError(SwitchcraftError):
@@ -120,21 +121,6 @@ class AdmissionError(SwitchcraftError):
         self.headers = tuple(headers)
         self.should_retry = code != "insufficient_quota"
         """Whether clients should repeat the request by themselves; no repetition fills a budget."""
-
-
-class UnpricedModelError(InvalidRequestError):
-    """A request for a model of a wildcard whose price is unknown."""
-
-    def __init__(self, model: str, pattern: str) -> None:
-        super().__init__(
-            f"The model {model!r} matches {pattern!r}, but its price is unknown. Name another "
-            "model, or ask the operator to list it in model_list with its price, or to set "
-            "router.unknown_prices: allow.",
-            param="model",
-            code="model_not_found",
-        )
-        self.model = model
-        self.pattern = pattern
 
 
 class PolicyError(InvalidRequestError):
@@ -172,6 +158,8 @@ class PublicationError(SwitchcraftError):
 class DatabaseError(SwitchcraftError):
     """A database that cannot be used. `place` must contain no password."""
 
+    status, code, retry_after_s = 503, "database_unavailable", 1.0
+
     def __init__(self, operation: str, place: str, problem: str) -> None:
         super().__init__(f"cannot {operation} the database {place}: {problem}")
         self.operation = operation
@@ -179,11 +167,11 @@ class DatabaseError(SwitchcraftError):
         self.problem = problem
 
 
-class ReloadRefusedError(SwitchcraftError):
+class ReloadRefusedError(InvalidRequestError):
     """A reload that was refused. The previous state stays in use."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"Nothing was changed: {reason}")
+        super().__init__(f"Nothing was changed: {reason}", code="reload_refused", status=409)
         self.reason = reason
 
 
@@ -329,6 +317,7 @@ _PERHAPS_OF_CLIENTS = frozenset(
 class UpstreamError(SwitchcraftError):
     """A failure of an upstream to give a usable answer."""
 
+    code, kind = "upstream_unavailable", "upstream_error"
     error_status: int | None = None
     """The status by which the upstream gave no answer; None without one, or for a success."""
 
@@ -353,6 +342,8 @@ class UpstreamError(SwitchcraftError):
         self.model = model
         self.problem = problem
         self.failure = failure
+        if failure is Failure.TIMEOUT:
+            self.code = "upstream_timeout"
         self.retry_after_s = retry_after_s
         """How long the upstream asks to wait before a retry, if it says so."""
         self.may_be_client_fault = may_be_client_fault or failure in _PERHAPS_OF_CLIENTS
@@ -367,11 +358,6 @@ class UpstreamError(SwitchcraftError):
         if isinstance(exc, OSError):
             reason = str(exc.strerror or exc)
         return f"{self.problem}: {reason}" if reason else self.problem
-
-    @property
-    def timed_out(self) -> bool:
-        """Return whether the upstream did not answer in time."""
-        return self.failure is Failure.TIMEOUT
 
 
 class UpstreamRefusedError(UpstreamError):
@@ -401,10 +387,13 @@ class DeadlineError(UpstreamError):
         problem = "did not answer within the time that the request allows"
         remedy = "Allow more seconds with the header x-request-timeout."
         super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy, may_be_client_fault=True)
+        self.code = "deadline_exceeded"
 
 
 class StoreError(SwitchcraftError):
     """Shared state that is unreachable. Requests are served without it."""
+
+    status, code = 503, "store_unavailable"
 
     def __init__(self, operation: str, problem: str) -> None:
         """Create the message; `operation` is a verb phrase after "The store could not"."""
@@ -413,17 +402,17 @@ class StoreError(SwitchcraftError):
         self.problem = problem
 
 
-class UsageDisabledError(SwitchcraftError):
+class UsageDisabledError(InvalidRequestError):
     """Usage, or a list of requests, that is not recorded. `setting` is the setting that says so."""
 
     def __init__(self, setting: str = "usage.enabled") -> None:
-        is_list = setting == "usage.recent_requests"
-        super().__init__(
-            "Requests are not listed. Ask the operator to set usage.recent_requests to a positive "
-            "number."
-            if is_list
-            else "Usage is not recorded. Ask the operator to set usage.enabled: true."
-        )
+        message = "Usage is not recorded. Ask the operator to set usage.enabled: true."
+        if setting == "usage.recent_requests":
+            message = (
+                "Requests are not listed. Ask the operator to set usage.recent_requests to a "
+                "positive number."
+            )
+        super().__init__(message, code="usage_disabled", status=404)
         self.setting = setting
 
 

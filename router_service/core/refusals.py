@@ -20,15 +20,20 @@ class Refusal:
     """The message, with the names of the facts in braces."""
     param: str | None = None
     """The field that is at fault, if it is always the same."""
+    retry_after_s: float | None = None
+    """When the request may be sent again, if the gateway is at fault and not the request."""
 
     def error(self, *, param: str | None = None, **facts: object) -> InvalidRequestError:
         """Return the error for these facts; `param` is the field that is at fault."""
-        return InvalidRequestError(
+        error = InvalidRequestError(
             self.message.format(**facts),
             param=param or self.param,
             code=self.code,
             status=self.status,
         )
+        if self.retry_after_s is not None:
+            error.kind, error.retry_after_s = "server_error", self.retry_after_s
+        return error
 
 
 # The body.
@@ -55,6 +60,13 @@ BODY_LATE = Refusal(
 _SEND_A_KEY = "Send a key from the gateway's operator as 'Authorization: Bearer KEY'."
 KEY_MISSING = Refusal(401, "missing_api_key", f"The request has no API key. {_SEND_A_KEY}")
 KEY_INVALID = Refusal(401, "invalid_api_key", f"The API key is not valid here. {_SEND_A_KEY}")
+KEYS_UNAVAILABLE = Refusal(
+    503,
+    "database_unavailable",
+    "The API key cannot be checked, because the gateway's database of keys cannot be read yet. Try "
+    "again later.",
+    retry_after_s=1.0,
+)
 MODEL_NOT_ALLOWED = Refusal(
     403,
     "model_not_allowed",
@@ -74,6 +86,13 @@ MODEL_NOT_FOUND = Refusal(
     404,
     "model_not_found",
     "The model {model!r} does not exist here. Use one of these: {known}.",
+    "model",
+)
+MODEL_UNPRICED = Refusal(
+    400,
+    "model_not_found",
+    "The model {model!r} matches {pattern!r}, but its price is unknown. Name another model, or ask "
+    "the operator to list it in model_list with its price, or to set router.unknown_prices: allow.",
     "model",
 )
 NOTHING_TO_ROUTE = Refusal(

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from router_service.access.key import NO_KEY, Key, Permission
 from router_service.access.keyring import KeyRing
 from router_service.core.addresses import is_loopback
-from router_service.core.errors import InvalidRequestError, KeysUnavailableError
-from router_service.core.refusals import KEY_INVALID, KEY_MISSING
+from router_service.core.errors import InvalidRequestError
+from router_service.core.refusals import KEY_INVALID, KEY_MISSING, KEYS_UNAVAILABLE
 
 PUBLIC_PATHS = frozenset(
     "/ /docs /healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
@@ -54,7 +54,7 @@ _BEARER = "bearer "
 def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:
     """Return the key that allows a request, or `NO_KEY` if the request needs none.
 
-    Raises InvalidRequestError or KeysUnavailableError.
+    Raises InvalidRequestError.
     """
     if path in PUBLIC_PATHS:
         return NO_KEY
@@ -85,7 +85,7 @@ def authenticate(keys: KeyRing, path: str, headers: Mapping[str, str]) -> Key:
             status=403,
         )
     if keys.may_be_incomplete:
-        raise KeysUnavailableError
+        raise KEYS_UNAVAILABLE.error()
     raise (KEY_INVALID if secret else KEY_MISSING).error()
 
 

@@ -19,23 +19,20 @@ from router_service.apis.registry import APIS
 from router_service.core.errors import (
     AdmissionError,
     DatabaseError,
-    DeadlineError,
     Failure,
     InvalidRequestError,
-    KeysUnavailableError,
     OverloadedError,
-    ReloadRefusedError,
-    StoreError,
     SwitchcraftError,
     UpstreamError,
     UpstreamRefusedError,
-    UsageDisabledError,
 )
 from router_service.core.record import CLIENT_LEFT
-from router_service.database.background import RETRY_S
 from router_service.requests.call import Call
 from router_service.runtime.gateway import Gateway
 from router_service.upstream.bodies import decode_json
+
+INTERNAL = "internal_error"
+"""Code of errors that clients can do nothing about."""
 
 CALL = "call"
 """Key of the request's `Call` in `scope["state"]`."""
@@ -45,27 +42,6 @@ Fault = dict[str, str | None]
 HANDLED = (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect)
 """Exceptions that `respond` turns into error responses."""
 
-
-_STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
-    (OverloadedError, 503),
-    (ReloadRefusedError, 409),
-    (StoreError, 503),
-    (DatabaseError, 503),
-    (KeysUnavailableError, 503),
-    (UsageDisabledError, 404),
-)
-"""HTTP status by class; the first class that matches counts. Any other error gets status 500."""
-
-_CODES: tuple[tuple[type[SwitchcraftError], str], ...] = (
-    (DeadlineError, "deadline_exceeded"),
-    (UpstreamError, "upstream_unavailable"),
-    (ReloadRefusedError, "reload_refused"),
-    (StoreError, "store_unavailable"),
-    (DatabaseError, "database_unavailable"),
-    (KeysUnavailableError, "database_unavailable"),
-    (UsageDisabledError, "usage_disabled"),
-)
-"""Code by class, for errors that have none of their own; the first class that matches counts."""
 
 _UPSTREAM_STATUSES = {
     Failure.TIMEOUT: 504,
@@ -79,12 +55,7 @@ def status_of(exc: Exception) -> int:
     """Return the HTTP status of an error."""
     if isinstance(exc, UpstreamError):
         return _UPSTREAM_STATUSES.get(exc.failure, 502)
-    if isinstance(exc, InvalidRequestError | AdmissionError):
-        return exc.status
-    if isinstance(exc, OverloadedError) and exc.is_callers:
-        return 429
-    fitting = (status for kind, status in _STATUSES if isinstance(exc, kind))
-    return next(fitting, 500)
+    return exc.status if isinstance(exc, SwitchcraftError) else 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,42 +100,25 @@ OPENAI_FORMAT = ErrorFormat()
 
 def error_body(exc: Exception, form: ErrorFormat = OPENAI_FORMAT) -> bytes:
     """Return the response body for an error; an internal error's details are left out."""
-    status, code = status_of(exc), code_of(exc)
-    match exc:
-        case InvalidRequestError():
-            return form.write(status, exc.body())
-        case UpstreamError():
-            kind = "upstream_error"
-        case AdmissionError():
-            kind = exc.kind
-        case ReloadRefusedError() | UsageDisabledError():
-            kind = "invalid_request_error"
-        case OverloadedError() if exc.is_callers:
-            kind = "requests"
-        case OverloadedError() | StoreError() | KeysUnavailableError():
-            kind = "server_error"
-        case DatabaseError():
-            message = (
-                "The gateway's database cannot be used at the moment. Try again later. The cause "
-                "is in the gateway's log."
-            )
-            return form.write(status, _typed(message, "server_error", code))
-        case _:
-            message = "The gateway failed to serve this request. The cause is in the gateway's log."
-            return form.write(status, _typed(message, "server_error", code))
-    return form.write(status, _typed(str(exc), kind, code))
+    if isinstance(exc, InvalidRequestError):
+        return form.write(exc.status, exc.body())
+    code, message = code_of(exc), str(exc)
+    if isinstance(exc, DatabaseError):
+        message = (
+            "The gateway's database cannot be used at the moment. Try again later. The cause is in "
+            "the gateway's log."
+        )
+    elif code == INTERNAL:
+        message = "The gateway failed to serve this request. The cause is in the gateway's log."
+    kind = exc.kind if isinstance(exc, SwitchcraftError) else SwitchcraftError.kind
+    return form.write(status_of(exc), _typed(message, kind, code))
 
 
 def code_of(exc: Exception) -> str | None:
     """Return the code of an error, which names its kind for programs and logs."""
-    if isinstance(exc, InvalidRequestError | AdmissionError):
+    if isinstance(exc, InvalidRequestError):
         return exc.code
-    if isinstance(exc, OverloadedError):
-        return exc.reason
-    fitting = (code for kind, code in _CODES if isinstance(exc, kind))
-    code = next(fitting, "internal_error")
-    is_late = isinstance(exc, UpstreamError) and exc.timed_out
-    return "upstream_timeout" if is_late and code == "upstream_unavailable" else code
+    return (exc.code if isinstance(exc, SwitchcraftError) else None) or INTERNAL
 
 
 def upstream_error_body(model: str, status: int, body: bytes, form: ErrorFormat) -> bytes:
@@ -196,11 +150,7 @@ def refused_body(exc: UpstreamRefusedError, form: ErrorFormat = OPENAI_FORMAT) -
 
 def retry_after(exc: Exception) -> dict[str, str]:
     """Return the `retry-after` header (RFC 9110, 10.2.3); {} if there is no time to wait."""
-    wait_s: float | None = None
-    if isinstance(exc, UpstreamError | OverloadedError | AdmissionError | KeysUnavailableError):
-        wait_s = exc.retry_after_s
-    elif isinstance(exc, DatabaseError):
-        wait_s = RETRY_S
+    wait_s = exc.retry_after_s if isinstance(exc, SwitchcraftError) else None
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 

@@ -17,11 +17,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router_service.access.hooks import Outcome
 from router_service.apis.rate_limits import HEADER_PREFIXES
 from router_service.core.errors import (
     InvalidRequestError,
-    KeysUnavailableError,
     OverloadedError,
 )
 from router_service.core.record import CLIENT_LEFT, RecordKind
@@ -158,7 +156,7 @@ class Front:
         gateway, path = self._gateway, call.path
         try:
             call.key = authenticate(gateway.engine.keys, path, call.headers)
-        except (InvalidRequestError, KeysUnavailableError) as exc:
+        except InvalidRequestError as exc:
             gateway.metrics.refused_requests.labels("caller", code_of(exc)).inc()
             await error_response(exc, scope)(scope, receive, send)
             return
@@ -209,7 +207,7 @@ class Front:
         if call.admitted is None:
             return
         try:
-            self._gateway.hooks.settle(*call.admitted, Outcome(status, call.record))
+            self._gateway.access.settle(*call.admitted, status, call.record)
         except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
             _log.exception("settlement failed: id=%s status=%d", call.decision_id, status)
 

@@ -183,8 +183,7 @@ class RoutedAnswer(Response):
             body = await read_body(request, gateway.server)
             watch.begin()
             timer.end(StageName.BODY)
-            asked_policy = call.headers.get(POLICY_HEADER)
-            grant = await admit(request, self._endpoint.path, len(body), asked_policy)
+            grant = await admit(request, self._endpoint.path, len(body))
             limits = read_limits(call.headers, verification)
             plan = await plan_request(
                 gateway,
@@ -192,10 +191,9 @@ class RoutedAnswer(Response):
                 self._endpoint,
                 body,
                 headers=PolicyHeaders(
-                    grant.policy or asked_policy,
+                    call.headers.get(POLICY_HEADER),
                     verified_goals=read_verified_goals(call.headers, verification, limits),
                     verified_budget=call.headers.get(VERIFIED_GOALS_HEADER) == "true",
-                    is_granted=grant.policy is not None,
                     key=call.key,
                     allowance=grant.allowance,
                     user_agent=call.headers.get("user-agent", ""),

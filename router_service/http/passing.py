@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from router_service.access.hooks import ExpectedCost
+from router_service.access.budgets import ExpectedCost
 from router_service.apis.conversation import Reference, as_text, decode_object
 from router_service.apis.references import find_references
 from router_service.core.errors import (

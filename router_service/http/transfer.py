@@ -16,7 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest
+from router_service.access.admission import Grant
+from router_service.access.budgets import ExpectedCost
+from router_service.access.limits import IncomingRequest
 from router_service.core.errors import InvalidRequestError
 from router_service.core.refusals import BODY_ENCODED, BODY_LATE, BODY_TOO_LARGE
 from router_service.http.error_responses import CALL
@@ -78,23 +80,16 @@ def call_of(request: Request) -> Call:
 
 
 async def admit(
-    request: Request,
-    path: str,
-    size_bytes: int,
-    policy: str | None = None,
-    *,
-    reports_tokens: bool = True,
+    request: Request, path: str, size_bytes: int, *, reports_tokens: bool = True
 ) -> Grant:
-    """Ask the admission hook for a request, and return what it grants; raises AdmissionError.
+    """Admit a request within the limits of its key, or raise AdmissionError.
 
-    `policy` is the policy that a header asks for, and `reports_tokens` tells whether the request
-    will have a decision record. From now on, the request will be settled.
+    `reports_tokens` tells whether the request will have a decision record. From now on, the request
+    will be settled.
     """
     call = call_of(request)
-    incoming = IncomingRequest(
-        call.decision_id, call.key, request.method, path, size_bytes, policy, reports_tokens
-    )
-    grant = await gateway_of(request).hooks.admit(incoming)
+    incoming = IncomingRequest(call.decision_id, call.key, path, size_bytes, reports_tokens)
+    grant = await gateway_of(request).access.admit(incoming)
     call.admitted = incoming, grant
     return grant
 
@@ -106,7 +101,7 @@ async def reserve(request: Request, cost: ExpectedCost) -> float:
     """
     admitted = call_of(request).admitted
     assert admitted is not None  # noqa: S101 - for types; only called after `admit`
-    return await gateway_of(request).hooks.reserve(*admitted, cost)
+    return await gateway_of(request).access.reserve(*admitted, cost)
 
 
 def read_deadline(request: Request) -> float:

@@ -2,7 +2,7 @@
 
 The text of a task hardly tells which model will solve it, so the choice uses only what each model
 solves on average and what a task costs with it. The package ships these figures beside its
-artifacts; `switchcraft-train agent-tasks` makes them.
+artifacts; `benchmarks/agent_task_table.py` makes them.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 from router_service.artifact import FrontierPoint, Manifest, Measure
 from router_service.core.errors import PolicyError
 from router_service.policies.base import Policy
-from router_service.policies.names import DEFAULT, GOALS, NamedPolicy
+from router_service.policies.names import DEFAULT, FAST, GOALS, WITHIN, NamedPolicy
 from router_service.policies.registry import choose_once, parse_policy
-from router_service.policies.verified import Verified, is_verified
+from router_service.policies.verified import VERIFIED, Verified, is_verified
 
 INTERVAL_SUFFIX = "@95"
 
@@ -76,10 +76,38 @@ class BudgetGoal:
         return f"at most {self.usd_per_1k:g} USD per 1,000 requests{_certainly(self)}"
 
 
-Goal = AccuracyGoal | BestSingleGoal | BudgetGoal
+@dataclass(frozen=True, slots=True)
+class WithinGoal:
+    """At most so many points below the best single model, and no worse than `verified`.
+
+    It is the goal of default policies. If no rule reaches it, the nearest one counts.
+    """
+
+    points: float
+
+    def __str__(self) -> str:
+        return f"{WITHIN}={self.points:g}"
+
+    @property
+    def meaning(self) -> str:
+        """The goal in words."""
+        unit = "point" if self.points == 1 else "points"
+        below = f"at most {self.points:g} {unit} fewer correct answers than the best single model"
+        return f"{below}, and no fewer than with `verified`"
+
+    def at_least(
+        self, best_single: Measure, points: Sequence[FrontierPoint], standard: str | None
+    ) -> AccuracyGoal:
+        """Return the accuracy to reach; `standard` is the rule of `verified`, if points have it."""
+        known = (point.accuracy.value for point in points if point.policy == standard)
+        return AccuracyGoal(max(best_single.value - self.points / 100, *known, 0.0))
 
 
-def _certainly(goal: Goal) -> str:
+_ComparedGoal = AccuracyGoal | BestSingleGoal | BudgetGoal
+Goal = _ComparedGoal | WithinGoal
+
+
+def _certainly(goal: _ComparedGoal) -> str:
     return ", at the worse end of the 95% interval" if goal.uses_interval else ""
 
 
@@ -104,10 +132,10 @@ MeasuredPoints = Callable[[], Sequence[FrontierPoint]]
 
 
 def parse_goal(text: str, *, param: str) -> Goal | None:
-    """Read `accuracy=0.87`, `accuracy=best`, `accuracy=best-1` or `usd_per_1k=0.5`.
+    """Read `within=0.5`, `accuracy=0.87`, `accuracy=best`, `accuracy=best-1` or `usd_per_1k=0.5`.
 
-    Each may end in `@95`. Returns None for another kind of rule. Raises PolicyError if the goal is
-    not a number; `param` is the field of the request that holds the text.
+    Each but the first may end in `@95`. Returns None for another kind of rule. Raises PolicyError
+    if the goal is not a number; `param` is the field of the request that holds the text.
     """
     kind, _, value = (part.strip() for part in text.partition("="))
     if kind not in GOALS:
@@ -132,6 +160,11 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
         if number <= 100:
             problem += f"; for {wanted}%, write accuracy={number / 100:g}{at}{level}"
         raise PolicyError(text, problem, param=param)
+    if kind == WITHIN:
+        if uses_interval:
+            problem = f"this goal compares estimates; omit {INTERVAL_SUFFIX}"
+            raise PolicyError(text, problem, param=param)
+        return WithinGoal(number)
     goal_type = AccuracyGoal if kind == "accuracy" else BudgetGoal
     return goal_type(number, uses_interval)
 
@@ -167,8 +200,7 @@ def goal_policy(
     point = goal_point(goal, manifest, verified, param=param, verified_goals=verified_goals)
     policy = manifest.measured_policy(point.policy, param=param)
     if isinstance(policy, Verified) and manifest.frontier:
-        best_single = manifest.best_single_accuracy
-        once = find_point(goal, manifest.frontier, best_single, param=param, is_nearest=True)
+        once = _find(goal, manifest.frontier, manifest, param=param, is_nearest=True)
         policy = replace(policy, otherwise=choose_once(parse_policy(once.policy)))
     return policy
 
@@ -186,13 +218,15 @@ def goal_point(
     `verified` returns the measured points of verified policies, and is called only if needed.
     Raises PolicyError if no point reaches the goal. If a verified point would, the error says so.
     """
-    best_single = manifest.best_single_accuracy
     if verified_goals:
-        return find_point(goal, (*manifest.frontier, *verified()), best_single, param=param)
+        return _find(goal, (*manifest.frontier, *verified()), manifest, param=param)
     try:
-        return find_point(goal, manifest.frontier, best_single, param=param)
+        return _find(goal, manifest.frontier, manifest, param=param)
     except PolicyError as exc:
-        if not any(_margin(goal, point, best_single) >= 0 for point in verified()):
+        best_single = manifest.best_single_accuracy
+        if isinstance(goal, WithinGoal) or not any(
+            _margin(goal, point, best_single) >= 0 for point in verified()
+        ):
             raise
         problem = (
             f"{exc.problem}; verified answers reach it: allow them for goals with the header "
@@ -201,21 +235,64 @@ def goal_point(
         raise PolicyError(str(goal), problem, param=param) from exc
 
 
+def _find(
+    goal: Goal,
+    points: Sequence[FrontierPoint],
+    manifest: Manifest,
+    *,
+    param: str,
+    is_nearest: bool = False,
+) -> FrontierPoint:
+    standard = manifest.named_rules.get(VERIFIED)
+    best_single = manifest.best_single_accuracy
+    return find_point(
+        goal, points, best_single, param=param, is_nearest=is_nearest, standard=standard
+    )
+
+
 def resolve_policies(
-    policies: Mapping[str, str], frontier: Sequence[FrontierPoint], best_single: Measure | None
+    policies: Mapping[str, str],
+    frontier: Sequence[FrontierPoint],
+    best_single: Measure | None,
+    verified: Sequence[FrontierPoint] | None = None,
+    standard: str | None = None,
 ) -> dict[str, str]:
     """Return the rule of each policy: its own, or the one that comes nearest to its goal.
 
-    Raises PolicyError if a goal cannot be compared with the frontier.
+    `verified` are the measured points of verified policies, which `fast` never is, and `standard`
+    is the rule of `verified` among them. Before they are measured, `verified` at that price stands
+    for the goals of default policies. Raises PolicyError if a goal cannot be compared.
     """
     rules = {}
     for name, text in policies.items():
         goal = parse_goal(text, param=name)
         rules[name] = text
-        if goal is not None:
-            point = find_point(goal, frontier, best_single, param=name, is_nearest=True)
+        if isinstance(goal, WithinGoal) and verified is None:
+            rules[name] = VERIFIED
+        elif goal is not None:
+            points = frontier if name == FAST else (*frontier, *(verified or ()))
+            point = find_point(
+                goal, points, best_single, param=name, is_nearest=True, standard=standard
+            )
             rules[name] = point.policy
     return rules
+
+
+def reach_goals(manifest: Manifest, verified: Sequence[FrontierPoint]) -> Manifest:
+    """Return a manifest whose policies have the measured rules that come nearest to their goals.
+
+    `verified` are the measured points of verified policies; only these may be chosen.
+    """
+    if not (manifest.frontier and manifest.policy_goals):
+        return manifest
+    policies = resolve_policies(
+        {**manifest.policies, **manifest.policy_goals},
+        manifest.frontier,
+        manifest.best_single_accuracy,
+        verified,
+        manifest.named_rules.get(VERIFIED),
+    )
+    return manifest.model_copy(update={"policies": policies})
 
 
 def find_point(
@@ -225,12 +302,13 @@ def find_point(
     *,
     param: str,
     is_nearest: bool = False,
+    standard: str | None = None,
 ) -> FrontierPoint:
     """Return the cheapest point that reaches an accuracy, or the most accurate within a budget.
 
-    `best_single` is the accuracy of the best single model on the same queries. If no point reaches
-    the goal, returns the nearest point (the cheapest of several) if `is_nearest` is set, and raises
-    PolicyError if it is not.
+    `best_single` is the accuracy of the best single model on the same queries, and `standard` the
+    rule of `verified`. If no point reaches the goal, returns the nearest point (the cheapest of
+    several) if `is_nearest` is set or the goal is `within`, and otherwise raises PolicyError.
     """
     if not frontier:
         problem = (
@@ -238,13 +316,15 @@ def find_point(
             "held-out predictions; use the name of a policy, theta=P or drift=P instead of a goal"
         )
         raise PolicyError(str(goal), problem, param=param)
-    if goal.uses_interval and any(point.versus_best is None for point in frontier):
-        problem = f"the artifact was measured without intervals; omit {INTERVAL_SUFFIX}"
-        raise PolicyError(str(goal), problem, param=param)
     if isinstance(goal, BestSingleGoal) and best_single is None:
         problem = "the best single model was not measured; write a number, such as accuracy=0.87"
         raise PolicyError(str(goal), problem, param=param)
-
+    if isinstance(goal, WithinGoal):
+        assert best_single is not None  # noqa: S101 - for types
+        goal, is_nearest = goal.at_least(best_single, frontier, standard), True
+    if goal.uses_interval and any(point.versus_best is None for point in frontier):
+        problem = f"the artifact was measured without intervals; omit {INTERVAL_SUFFIX}"
+        raise PolicyError(str(goal), problem, param=param)
     margins = [_margin(goal, point, best_single) for point in frontier]
     reached = [point for point, margin in zip(frontier, margins, strict=True) if margin >= 0]
     if reached and isinstance(goal, BudgetGoal):
@@ -272,7 +352,7 @@ def find_point(
     raise PolicyError(str(goal), problem, param=param)
 
 
-def _margin(goal: Goal, point: FrontierPoint, best_single: Measure | None) -> float:
+def _margin(goal: _ComparedGoal, point: FrontierPoint, best_single: Measure | None) -> float:
     """Return by how much a point exceeds a goal; negative if it misses the goal."""
     figure = _decisive_figure(goal, point, best_single)
     match goal:
@@ -284,7 +364,9 @@ def _margin(goal: Goal, point: FrontierPoint, best_single: Measure | None) -> fl
             return usd_per_1k / 1_000 - figure
 
 
-def _decisive_figure(goal: Goal, point: FrontierPoint, best_single: Measure | None) -> float:
+def _decisive_figure(
+    goal: _ComparedGoal, point: FrontierPoint, best_single: Measure | None
+) -> float:
     """Return the number to compare with a goal: the estimate, or the worse end of its interval."""
     match goal:
         case AccuracyGoal():

@@ -247,9 +247,9 @@ def describe_pool(
 
     The prices of its profile are the new ones. The figures are the frontier, the metrics, and the
     rules of the policies that were chosen by a goal. Without held-out predictions there are no
-    figures, and the policies keep their rules. The figures of verified answers take longer, so
-    `verified_points` computes them when they are needed. Raises ArtifactError if the file cannot be
-    read.
+    figures, and the policies keep their rules. The figures of verified answers take longer:
+    `verified_points` computes them when they are needed, and `reach_goals` chooses among them.
+    Raises ArtifactError if the file cannot be read.
     """
     manifest = artifact.manifest
     profile = {
@@ -289,7 +289,13 @@ def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
 
 def served_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
     """Return the same points as gateways serve them: the policies with a name have the floor."""
-    by_price, named = _both_points(artifact)
+    return with_floors(*_both_points(artifact))
+
+
+def with_floors(
+    by_price: Sequence[FrontierPoint], named: Sequence[FrontierPoint]
+) -> tuple[FrontierPoint, ...]:
+    """Return the points of prices, with those of `named` policies in the place of their prices."""
     floored = {point.policy: point for point in named}
     return tuple(floored.get(point.policy, point) for point in by_price)
 
@@ -315,8 +321,8 @@ def _both_points(artifact: Artifact) -> tuple[tuple[FrontierPoint, ...], tuple[F
 
 
 def named_floors(manifest: Manifest) -> tuple[tuple[float, float], ...]:
-    """Return the price and the floor of each verified policy with a name, by rising price."""
-    named = (manifest.measured_policy(rule) for rule in {*manifest.named_rules.values()})
+    """Return the price and the floor of each verified policy that has a floor, by rising price."""
+    named = (manifest.measured_policy(rule) for rule in manifest.floored_rules)
     found = ((each.price_usd, each.floor) for each in named if isinstance(each, Verified))
     return tuple(sorted(found))
 
@@ -341,27 +347,48 @@ def _simulate_pool(
     judged = read_judgements(path)
     if judged is None:
         return (), ()
-    held_out = HeldOut.read(path)
+    outcomes, by_price, floored = simulate_prices(
+        HeldOut.read(path), Simulation(judged, gain_features), columns, prices, named
+    )
+    try:
+        entries = Bench.of(outcomes).measure_all("router", by_price + floored)
+        points = tuple(entry.point for entry in entries)
+        return points[: len(by_price)], points[len(by_price) :]
+    finally:
+        resamples.cache_clear()
+        return_freed()
+
+
+RuleResult = tuple[str, Floats, Floats]
+"""A rule, with the correctness and the cost in USD of its answers, (queries,) each."""
+
+
+def simulate_prices(
+    held_out: HeldOut,
+    simulation: Simulation,
+    columns: Sequence[int],
+    prices: Sequence[Price],
+    named: Sequence[tuple[float, float]],
+) -> tuple[PricedOutcomes, list[RuleResult], list[RuleResult]]:
+    """Return the answers of some columns, and what verified policies make of them.
+
+    The policies are those by price, and the `named` ones by price and floor.
+    """
     pool = held_out.select_arms(columns)
     outcomes = PricedOutcomes(
         pool.correct, pool.recorded_costs_usd([prices[column] for column in columns])
     )
-    simulation = Simulation(judged, gain_features)
     fold_costs_usd = held_out.fold_costs_usd(prices)
     best_usd = float(outcomes.cost_usd[:, best_single(outcomes)].mean())
-    results = []
-    prices_usd = sorted({*prices_in_usd(PRICES[::2], best_usd), *(usd for usd, _ in named)})
-    for price_usd, floor in (*((usd, 0.0) for usd in prices_usd), *named):
+
+    def simulate(price_usd: float, floor: float) -> RuleResult:
         answers = simulation.answer(fold_costs_usd, price_usd, columns, floor=floor)
         correct, cost_usd, _ = answers.outcome(outcomes.correct, outcomes.cost_usd, pool.seconds)
-        results.append((str(Verified(price_usd)), correct, cost_usd))
-    try:
-        entries = Bench.of(outcomes).measure_all("router", results)
-        points = tuple(entry.point for entry in entries)
-        return points[: len(prices_usd)], points[len(prices_usd) :]
-    finally:
-        resamples.cache_clear()
-        return_freed()
+        return str(Verified(price_usd)), correct, cost_usd
+
+    prices_usd = sorted({*prices_in_usd(PRICES[::2], best_usd), *(usd for usd, _ in named)})
+    by_price = [simulate(price_usd, 0.0) for price_usd in prices_usd]
+    return outcomes, by_price, [simulate(price_usd, floor) for price_usd, floor in named]
 
 
 @lru_cache(maxsize=8)

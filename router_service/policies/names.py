@@ -17,7 +17,10 @@ DEFAULT = "default"
 FAST = "fast"
 """Name of the policy that chooses once in an artifact whose default policy verifies answers."""
 
-GOALS = ("accuracy", "usd_per_1k")
+WITHIN = "within"
+"""Kind of the goal of default policies, as in `within=0.5`; a verified policy may reach it."""
+
+GOALS = ("accuracy", WITHIN, "usd_per_1k")
 """Kinds of goals, as in `accuracy=best`; `measurement.goals` finds the rule that reaches a goal."""
 
 AnyPolicy_co = TypeVar("AnyPolicy_co", bound=Policy | Verified, covariant=True)
@@ -40,6 +43,11 @@ class NamedPolicy(Generic[AnyPolicy_co]):
         return (self.name or str(self.rule)).partition("=")[0]
 
 
+def is_within(text: str) -> bool:
+    """Return whether a text is a goal such as `within=0.5`."""
+    return text.partition("=")[0].strip() == WITHIN
+
+
 def published_names(rules: Mapping[str, str]) -> dict[str, str]:
     """Return the name that people read for each rule; `rules` are rules by name.
 
@@ -60,7 +68,7 @@ def choosing_name(policies: Mapping[str, str]) -> str:
     """
     if DEFAULT not in policies:
         raise PolicyError(DEFAULT, "one policy must have this name", param="policies")
-    if not is_verified(policies[DEFAULT]):
+    if not (is_verified(policies[DEFAULT]) or is_within(policies[DEFAULT])):
         return DEFAULT
     if is_verified(policies.get(FAST, VERIFIED)):
         problem = (

@@ -298,17 +298,7 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
     enum_hits = count_enum_values(query.lower, toolset)
     all_hits = [hits for hits_of_tool in enum_hits for hits in hits_of_tool]
 
-    # How well each tool fits: the share of the query's words that the tool contains, and the shares
-    # of the tool's name and of its description that the query contains.
-    words_of_topic = len(topic) or 1
-    fits = [
-        (
-            len(topic & tool.vocabulary) / words_of_topic,
-            len(tool.name & topic) / (len(tool.name) or 1),
-            len(tool.topic & topic) / (len(tool.topic) or 1),
-        )
-        for tool in tools
-    ]
+    fits = _fits(topic, toolset)
     scores = [of_query + of_name + of_description for of_query, of_name, of_description in fits]
     best, best_fit = _NO_TOOL, (0.0, 0.0, 0.0)
     best_hits: list[int] = []
@@ -358,6 +348,23 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
         "clauses_of_one_tool": max(clauses.values(), default=0),
         "clauses_alike_max": max(_similarities(query.clauses), default=0.0),
     }
+
+
+def _fits(topic: Stems, toolset: Toolset) -> list[tuple[float, float, float]]:
+    """Return how well each tool fits a query with this topic.
+
+    That is the share of the query's words that the tool contains, and the shares of the tool's name
+    and of its description that the query contains.
+    """
+    words_of_topic = len(topic) or 1
+    return [
+        (
+            len(topic & tool.vocabulary) / words_of_topic,
+            len(tool.name & topic) / (len(tool.name) or 1),
+            len(tool.topic & topic) / (len(tool.topic) or 1),
+        )
+        for tool in toolset.tools
+    ]
 
 
 def _best_tool_features(
@@ -446,16 +453,7 @@ def extract(conversation: Conversation, names: Sequence[str]) -> tuple[float, ..
     """Return the features of a conversation that `names` lists, in its order, (len(names),)."""
     if not names:
         return ()
-    latest = conversation.deciding_turn
-    text = conversation.turns[latest].text[:MAX_QUERY_CHARS] if latest is not None else ""
-    query = _queries.get(text)
-    if query is None:
-        query = analyze_query(text)
-        _queries.put(text, query, size_bytes=_ENTRY_BYTES + _QUERY_CHAR_BYTES * len(text))
-    toolset = _toolsets.get(conversation.tools)
-    if toolset is None:
-        toolset = analyze_tools(conversation.tools)
-        _toolsets.put(conversation.tools, toolset, size_bytes=_ENTRY_BYTES + toolset.size_bytes)
+    query, toolset = _analyze(conversation)
     system = [turn.text for turn in conversation.turns if turn.role is Role.SYSTEM]
     features = {
         **query.features,
@@ -466,3 +464,26 @@ def extract(conversation: Conversation, names: Sequence[str]) -> tuple[float, ..
     }
     values = map(features.__getitem__, names)
     return tuple([_WHOLE[value] if value in _WHOLE else float(value) for value in values])
+
+
+def most_relevant_first(conversation: Conversation) -> list[ToolSpec]:
+    """Return the tools in the order of how well they fit the deciding turn; ties keep their order."""
+    query, toolset = _analyze(conversation)
+    scores = [sum(fit) for fit in _fits(query.topic, toolset)]
+    places = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+    return [conversation.tools[place] for place in places]
+
+
+def _analyze(conversation: Conversation) -> tuple[Query, Toolset]:
+    """Return the parts of the deciding turn's text and the tools, from the caches if possible."""
+    latest = conversation.deciding_turn
+    text = conversation.turns[latest].text[:MAX_QUERY_CHARS] if latest is not None else ""
+    query = _queries.get(text)
+    if query is None:
+        query = analyze_query(text)
+        _queries.put(text, query, size_bytes=_ENTRY_BYTES + _QUERY_CHAR_BYTES * len(text))
+    toolset = _toolsets.get(conversation.tools)
+    if toolset is None:
+        toolset = analyze_tools(conversation.tools)
+        _toolsets.put(conversation.tools, toolset, size_bytes=_ENTRY_BYTES + toolset.size_bytes)
+    return query, toolset

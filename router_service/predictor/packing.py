@@ -1,8 +1,9 @@
 """Packing: conversation and tools -> token ids within the artifact's budget (paper, section 3.1).
 
 The latest user turn always goes in. Compact tool signatures follow, up to their own cap, and then
-the other turns, newest first, until the window is full. Budgets and template belong to the
-artifact: training and serving pack with this module and the same numbers.
+the other turns, newest first, until the window is full. The artifact's precedence says which of
+them go in if the window is too small. Precedence, budgets and template belong to the artifact:
+training and serving pack with this module and the same numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer
 from router_service.apis.conversation import Conversation, Role, SchemaSummary, ToolSpec, Turn
 from router_service.core.resources import Cache
 from router_service.core.values import request_value
-from router_service.predictor.features import FEATURES, extract
+from router_service.predictor.features import FEATURES, extract, most_relevant_first
 from router_service.predictor.words import Ids, WordTokenizer, tokenizes_words_separately
 
 TRUNCATED = "[truncated]"
@@ -37,6 +38,10 @@ interpreter's lock: 0.15 s for this many tokens on a busy core, 1.8 s for 32,768
 PIECE_CHARS = 400
 _PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
 """Piece of a text: `PIECE_CHARS` characters, extended up to the next blank, comma or line end."""
+
+
+_PRECEDENCE = {Role.USER: 1, Role.SYSTEM: -1, Role.DEVELOPER: -1}
+"""Turns that do not all fit go in by this number, the highest first; it is 0 for other roles."""
 
 
 class TemplateSlot(StrEnum):
@@ -57,6 +62,18 @@ class PackingSpec(BaseModel):
     tool_budget_tokens: int = Field(100, ge=0, description="Cap on all tool signatures together.")
     signature: Literal["names", "types"] = Field(
         "types", description="Whether a tool's signature shows the types of its parameters."
+    )
+    precedence: Literal["order", "relevance"] = Field(
+        "order",
+        description="What goes in first if the window is too small for all turns and tools: the"
+        " first tools and the newest turns, or the tools that share most words with the latest user"
+        " turn, the user's turns before others, and the system prompt last.",
+    )
+    cut_turns_budget_tokens: int | None = Field(
+        None,
+        ge=0,
+        description="Cap on the turns besides the latest user turn if the window is too small for"
+        " everything and relevance has precedence.",
     )
     template: str = "[CLS]{preamble}[SEP]{latest_user}[SEP]{tools}[SEP]{other_turns}[SEP]"
     features: tuple[str, ...] = Field(
@@ -185,7 +202,36 @@ class Packer:
 
     def pack(self, conversation: Conversation) -> Packed:
         """Pack one conversation into at most `budget_tokens` ids and the spec's features."""
-        turns, tools = conversation.turns, conversation.tools
+        latest = conversation.deciding_turn
+        others = [turn for i, turn in enumerate(conversation.turns) if i != latest]
+        clips = self._fill(conversation, conversation.tools, others, None)
+        if self._spec.precedence == "relevance" and not self._has_room(clips, conversation.tools):
+            are_cut = clips[TemplateSlot.TOOLS].is_cut
+            tools = most_relevant_first(conversation) if are_cut else conversation.tools
+            others.sort(key=lambda turn: _PRECEDENCE.get(turn.role, 0))
+            clips = self._fill(conversation, tools, others, self._spec.cut_turns_budget_tokens)
+
+        ids: list[int] = []
+        parts: list[Part] = []
+        for piece in self._template:
+            if isinstance(piece, TemplateSlot):
+                clip, start = clips[piece], len(ids)
+                marker = range(start + clip.marker.start, start + clip.marker.stop)
+                parts.append(Part(piece, start, start + len(clip.ids), clip.is_cut, marker))
+                ids.extend(clip.ids)
+            else:
+                ids.extend(piece)
+        return Packed(tuple(ids), extract(conversation, self._spec.features), tuple(parts))
+
+    def _fill(
+        self,
+        conversation: Conversation,
+        tools: Sequence[ToolSpec],
+        others: Sequence[Turn],
+        others_budget_tokens: int | None,
+    ) -> dict[TemplateSlot, _Clip]:
+        """Fill the slots from the first of `tools` and the last of `others`, up to their caps."""
+        turns = conversation.turns
         left = self._slots_budget_tokens
         clips: dict[TemplateSlot, _Clip] = {}
 
@@ -216,20 +262,18 @@ class Packer:
             )
         left -= len(clips[TemplateSlot.LATEST_USER].ids)
 
-        others = [turn for i, turn in enumerate(turns) if i != latest]
+        if others_budget_tokens is not None:
+            left = min(left, others_budget_tokens)
         clips[TemplateSlot.OTHER_TURNS] = self._pack_newest_first(others, left)
+        return clips
 
-        ids: list[int] = []
-        parts: list[Part] = []
-        for piece in self._template:
-            if isinstance(piece, TemplateSlot):
-                clip, start = clips[piece], len(ids)
-                marker = range(start + clip.marker.start, start + clip.marker.stop)
-                parts.append(Part(piece, start, start + len(clip.ids), clip.is_cut, marker))
-                ids.extend(clip.ids)
-            else:
-                ids.extend(piece)
-        return Packed(tuple(ids), extract(conversation, self._spec.features), tuple(parts))
+    def _has_room(self, clips: Mapping[TemplateSlot, _Clip], tools: Sequence[ToolSpec]) -> bool:
+        """Return whether the window has room for all turns and, without their cap, all tools."""
+        turns = [clip for slot, clip in clips.items() if slot is not TemplateSlot.TOOLS]
+        if any(clip.is_cut for clip in turns):
+            return False
+        left = self._slots_budget_tokens - sum(len(clip.ids) for clip in turns)
+        return not clips[TemplateSlot.TOOLS].is_cut or not self._pack_tools(tools, left).is_cut
 
     def _pack_tools(self, tools: Sequence[ToolSpec], budget_tokens: int) -> _Clip:
         ids: list[int] = []

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from router_service.access.hooks import Grant, IncomingRequest
+from router_service.access.admission import Grant
 from router_service.access.key import NO_KEY, Key
+from router_service.access.limits import IncomingRequest
 from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.checker.usability import AnswerTerms

@@ -100,9 +100,6 @@ class Conversations:
             if usage is None or arm not in terms:
                 continue
             rule = terms[arm].rule
-            if before.cached_tokens(arm, rule, request.at_s) > 0 and not usage.is_estimated:
-                result = "hit" if usage.cached_tokens > 0 else "miss"
-                self._metrics.child(self._metrics.conversation_caches, arm, result).inc()
             cost_usd += terms[arm].price.cost_of(usage, candidate.seconds)
             if candidate is not accepted:
                 after = after.warmed(request, arm, usage, rule)

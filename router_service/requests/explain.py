@@ -17,10 +17,11 @@ from router_service.artifact import FrontierPoint
 from router_service.core.reasons import Reason
 from router_service.core.refusals import NOTHING_TO_ROUTE
 from router_service.core.resources import StageName, Timer
-from router_service.measurement.advice import Advice, advise
+from router_service.measurement.advice import Advice, advise, best_addition
 from router_service.measurement.agent_tasks import TaskAdvice, TaskKind, advise_on_tasks
 from router_service.measurement.held_out import served_points, single_accuracies
 from router_service.measurement.operating_points import OperatingPoints
+from router_service.measurement.unmeasured import EXPECTED
 from router_service.policies.base import Policy
 from router_service.policies.explanations import WITHOUT_CHOICE, explain_choice
 from router_service.policies.names import NamedPolicy
@@ -34,6 +35,9 @@ from router_service.requests.pool import Pool
 from router_service.router import Choice, Decision, Prediction, Router, choices
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import VerificationState
+
+DEFAULT_POINTS = 0.5
+"""Points below the best model that an addition to the pool may have, as the default policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class Explainer:
         """Held-out accuracy of each arm alone; empty without held-out predictions."""
         self._advice = lru_cache(2)(partial(advise, router.artifact))
         self._advising = Lock()
+        self._addition = lru_cache(1)(partial(best_addition, router.artifact, DEFAULT_POINTS))
 
     def verified_points(self) -> tuple[FrontierPoint, ...]:
         """Return the measured points of verified policies as served; may take a second at first."""
@@ -160,6 +165,39 @@ class Explainer:
         arms = artifact.manifest.arms if knows_all else tuple(self._pool.by_arm)
         with self._advising:  # A second caller waits for the first one's advice.
             return self._advice(arms)
+
+    def expectation(self) -> tuple[str, ...]:
+        """Return sentences on what the default policy should reach, and on the best addition.
+
+        They are empty if it was not measured. The first call takes some seconds.
+        """
+        if self._router.unmeasured:
+            return (EXPECTED,)
+        points, known = self.operating_points(), self.accuracies
+        best, point = points.best_single, points.find(str(self.default_policy))
+        arms = [arm for arm in self._router.arms if arm in known and arm in self._pool.by_arm]
+        if point is None or best is None or not arms:
+            return ()
+        most_accurate = self._pool.labels[max(arms, key=lambda arm: known[arm].value)]
+        with self._advising:
+            addition = self._addition()
+        accuracy = point.accuracy.value
+        within = point.accuracy_interval
+        interval = "" if within is None else f" [{within[0]:.1%}, {within[1]:.1%}]"
+        first = (
+            f"The default policy, {point.policy}, is expected to answer {accuracy:.1%}{interval} of"
+            f" queries with unseen tools correctly, at {_share(point, best)} of the cost of"
+            f" {most_accurate}, the most accurate model, which alone reaches"
+            f" {best.accuracy.value:.1%}."
+        )
+        sentences = [first]
+        if addition is not None:
+            added = ", ".join(arm for arm in addition.arms if arm not in self._pool.by_arm)
+            sentences.append(
+                f"The best addition is {added}: with it, {addition.point.accuracy.value:.1%} at"
+                f" {_share(addition.point, best)} of that cost."
+            )
+        return tuple(sentences)
 
     def advise_on_tasks(self, task: TaskKind) -> TaskAdvice:
         """Return which of the configured models to use for whole tasks of a kind."""
@@ -284,3 +322,9 @@ class Explainer:
             decision.cost_usd,
             self._pool.labels,
         ).sentence
+
+
+def _share(point: FrontierPoint, best: FrontierPoint) -> str:
+    """Return the cost of a point as a share of the best single model's."""
+    usd = best.cost_usd.value
+    return f"{point.cost_usd.value / usd:.1%}" if usd else "any share"

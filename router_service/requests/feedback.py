@@ -156,7 +156,6 @@ class BackgroundLog:
         if settings.evidence:
             for found, call in self._loop.run(self._evidence.find(ended, body)):
                 self._log.write(found)
-                self._metrics.weak_evidence.labels(found.arm, found.kind).inc()
                 if call.answered is not None:
                     self._usage.add_later(UsageEntry(*call.answered), _LATER_SUMS[found.kind])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from router_service.access.allowance import Allowance
-from router_service.access.hooks import ExpectedCost
+from router_service.access.budgets import ExpectedCost
 from router_service.access.key import NO_KEY, Key
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
@@ -89,8 +89,6 @@ class PolicyHeaders:
     """Whether a goal may choose a verified policy."""
     verified_budget: bool = False
     """Whether a budget may replace a policy that chooses once by a verified one."""
-    is_granted: bool = False
-    """Whether admission chose the policy. If false, the client chose it."""
     key: Key = NO_KEY
     """The client's API key."""
     allowance: Allowance | None = None
@@ -240,7 +238,6 @@ class Planner:
         """The model name that requests routing."""
         self._default_policy = settings.default_policy
         self._aliases = settings.known_aliases
-        self._choose_once = router.artifact.manifest.choose_once
         can_verify = router.artifact.manifest.verifier is not None
         is_verified = settings.unfamiliar == VERIFIED
         self._unfamiliar = BEST if is_verified and not can_verify else settings.unfamiliar
@@ -284,6 +281,8 @@ class Planner:
         self._allowed_by_list: dict[frozenset[str], _AllowedModels] = {}
         """What each list of models of a key allows, for the lists that were used lately."""
         self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
+        self.dearest = self._dearest_first[0] if self._dearest_first else None
+        """The arm with the highest profiled cost, and its model; None without arms."""
 
     def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
         """Return the plan as far as it is known without a prediction.
@@ -305,7 +304,7 @@ class Planner:
             raise model_not_found(request.model[:200], tuple(known))
         pool = self.pool_for(key)
         if key.models is not None:
-            if pinned is None and headers.policy and not headers.is_granted:
+            if pinned is None and headers.policy:
                 wanted = f"{name}:{headers.policy}"
             self.check_model(key, wanted)
             if pinned is None and not pool.chat_models and self._pool.chat_models:
@@ -354,8 +353,7 @@ class Planner:
         policy that a budget, a key or the tools' risk demands counts as for other requests.
         """
         headers, points = plan.policy_headers, self._agents.within_points
-        is_demanded = plan.budget is not None or headers.is_granted
-        if points is None or is_demanded or self.risk.min_probability(plan.risk) > 0:
+        if points is None or plan.budget is not None or self.risk.min_probability(plan.risk) > 0:
             return ()
         is_default = asked in {"", DEFAULT}
         wanted = (self._default_policy or "") if is_default else asked
@@ -397,7 +395,7 @@ class Planner:
     def find_named(self, request: ParsedRequest) -> Model | None:
         """Return the model that a request names, or None if it names the router or nothing known.
 
-        Raises UnpricedModelError for a wildcard's model.
+        Raises InvalidRequestError for a model without a price.
         """
         return self._pool.models.get(self.unalias(request.model))
 
@@ -548,10 +546,11 @@ class Planner:
     def adapt(self, plan: Plan, prediction: Prediction) -> None:
         """Mark an unfamiliar request; one that is far off gets the policy for those.
 
-        A policy that the request names stays, and so does one that its tools' risk demands. If the
-        policy for unfamiliar requests verifies answers, the arms count by their accuracy in
-        training: what the router believes of a request that it cannot read must not decide which
-        arm is asked first. What cannot be verified gets the most accurate arm.
+        A policy that the request names stays, and so does one that its tools' risk demands. A
+        default policy that verifies answers keeps its price. If the policy for unfamiliar requests
+        verifies answers, the arms count by their accuracy in training: what the router believes of
+        a request that it cannot read must not decide which arm is asked first. What cannot be
+        verified gets the most accurate arm.
         """
         familiarity = prediction.familiarity
         if familiarity is None or not self.router.is_unfamiliar(prediction):
@@ -562,7 +561,9 @@ class Planner:
             return
         headers = plan.policy_headers
         policy: NamedPolicy[Policy | Verified] = MOST_ACCURATE
-        if self._unfamiliar != BEST:
+        if self._unfamiliar == VERIFIED and plan.policy is not None and plan.verified is not None:
+            policy = plan.policy
+        elif self._unfamiliar != BEST:
             goals = headers.verified_goals
             rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
             policy = name_policy(self._unfamiliar, rule)
@@ -823,12 +824,12 @@ class Planner:
     def choosing_policy(self, policy: NamedPolicy[Policy | Verified] | None) -> NamedPolicy[Policy]:
         """Return the policy by which an arm is chosen if the answer is not verified."""
         if policy is None:
-            return self._choose_once
+            return self.router.artifact.manifest.choose_once
         if not isinstance(policy.rule, Verified):
             return NamedPolicy(policy.rule, policy.name)
         if policy.rule.otherwise is not None:
             return NamedPolicy(policy.rule.otherwise, policy.name)
-        return self._choose_once
+        return self.router.artifact.manifest.choose_once
 
 
 def _cost_usd(

@@ -9,8 +9,8 @@ from functools import cached_property
 
 from router_service.apis.api import Api
 from router_service.artifact import Manifest
-from router_service.core.errors import ConfigError, ConfigErrors, UnpricedModelError
-from router_service.core.refusals import NOTHING_TO_ROUTE, no_capable_model
+from router_service.core.errors import ConfigError, ConfigErrors, InvalidRequestError
+from router_service.core.refusals import MODEL_UNPRICED, NOTHING_TO_ROUTE, no_capable_model
 from router_service.policies.caching import ArmTerms, cache_rule
 from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
@@ -61,7 +61,7 @@ class PoolModels(Mapping[str, Model]):
         self._found: dict[str, Model] = {}
 
     def __getitem__(self, name: str) -> Model:
-        """Return a model; raises KeyError, or UnpricedModelError for a wildcard's model."""
+        """Return a model; raises KeyError, or InvalidRequestError for one without a price."""
         found = self._named.get(name) or self._found.get(name)
         return self._read(name) if found is None else found
 
@@ -104,7 +104,7 @@ class PoolModels(Mapping[str, Model]):
             except ConfigError as exc:
                 raise KeyError(name) from exc
             if model.price is None and self._settings.router.unknown_prices == "refuse":
-                raise UnpricedModelError(target, wildcard.pattern)
+                raise MODEL_UNPRICED.error(model=target, pattern=wildcard.pattern)
             if len(self._found) < MAX_WILDCARD_MODELS:
                 self._found[name] = model
                 return model
@@ -504,7 +504,7 @@ def _model_named_by(settings: Settings, models: PoolModels, field: str) -> Model
     except KeyError:
         problem = f"there is no model {name!r} in model_list; {instead_of(name, models)}"
         raise settings.error(f"router.{field}", problem) from None
-    except UnpricedModelError as exc:
+    except InvalidRequestError as exc:
         problem = f"the price of {name!r} is unknown; list it in model_list with its price"
         raise settings.error(f"router.{field}", problem) from exc
 

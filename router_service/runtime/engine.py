@@ -16,7 +16,7 @@ from typing import Self
 from router_service.access.key import Key
 from router_service.access.keyring import KeyRing, StoredKeys
 from router_service.apis.references import may_contain_references
-from router_service.artifact import MANIFEST, Artifact, sha256
+from router_service.artifact import MANIFEST, Artifact, Manifest, sha256
 from router_service.core.errors import (
     ArtifactError,
     ConfigErrors,
@@ -79,7 +79,7 @@ class Engine:
         """
         self.settings = settings
         self.keys = KeyRing.from_settings(settings.keys, stored_keys)
-        self.manifest = router.artifact.manifest
+        self._router = router
         self.execution = router.execution
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
@@ -97,6 +97,17 @@ class Engine:
         self._is_shared = settings.router.pass_through_shared
         self.leases = 0
         self._is_retired = False
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the stable release, with the figures of this pool."""
+        return self._router.artifact.manifest
+
+    def reach_goals(self) -> None:
+        """Find the rules of policies with a goal, also verified ones; may take seconds."""
+        if self.settings.router.verification.allows_goals:
+            for router in self.releases.routers:
+                router.reach_goals(verified_goals=True)
 
     @property
     def deployment_ids(self) -> frozenset[str]:
@@ -194,7 +205,7 @@ class EngineBuilder:
         """
         self._routers: dict[object, Router] = {} if loaded is None else loaded._routers
         self._tallies: dict[object, Tallies] = {}
-        self._announces = announces
+        self.announces = announces
         self._announced: tuple[PoolNote, ...] = ()
         self._announced_execution: Execution | None = None
 
@@ -239,13 +250,13 @@ class EngineBuilder:
     def _announce(self, pool: Pool, router: Router) -> None:
         """Log how the router runs and the notes on its pool, unless they are those of the last."""
         execution = router.execution
-        if self._announces and execution != self._announced_execution:
+        if self.announces and execution != self._announced_execution:
             _log.info("the router runs %s", execution)
             if execution.warning:
                 _log.warning("%s", execution.warning)
         self._announced_execution = execution
         notes = pool_notes(pool, router.measured_prices)
-        if self._announces and notes != self._announced:
+        if self.announces and notes != self._announced:
             for note in notes:
                 level = logging.WARNING if note.is_warning else logging.INFO
                 fields = {FIELDS: {"models": list(note.rows)}} if note.rows else {}
@@ -309,6 +320,7 @@ class _RouterLoader:
             frozenset(pool.by_arm),
             frozenset(pool.prices.items()),
             self._settings.router.last_resort,
+            self._settings.router.verification.allows_goals,
         )
         router = self.routers.get(key) or self._reusable.get(key)
         if router is None:
@@ -321,6 +333,8 @@ class _RouterLoader:
                 relatives=relatives,
             )
             router.check_canaries()
+            if not self._settings.router.verification.allows_goals:
+                router.reach_goals(verified_goals=False)
         self.routers[key] = router
         return router
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,7 +15,6 @@ import anyio.to_thread
 from router_service.access.admission import Access
 from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
-from router_service.access.hooks import AccessHooks
 from router_service.access.keyring import COMPARE_NAMES_S, REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
 from router_service.access.pacing import READ_EVERY_S, Pacing
@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from router_service.telemetry.otlp import OtlpExport
 
 
+_log = logging.getLogger("switchcraft.pool")
+
+
 class Gateway:
     """Everything that requests share, with the engine that answers new requests."""
 
@@ -74,13 +77,11 @@ class Gateway:
         router: Router,
         source: ReloadSource | None = None,
         workers_directory: Path | None = None,
-        hooks: AccessHooks | None = None,
     ) -> None:
         """Create all parts and the first engine; `settings.server` never changes afterwards.
 
         Without a `source` the gateway cannot be reloaded. `workers_directory` is the directory that
         the workers of this gateway share, see `store.parent_process`; None if there is one process.
-        `hooks` admit and settle requests; by default, within the limits of keys and teams.
         Raises ConfigError if the settings do not fit the artifact.
         """
         self.server = server = settings.server
@@ -116,7 +117,7 @@ class Gateway:
         # Some records are also kept in this process, where requests find them without waiting.
         memory = store
         if not isinstance(memory, MemoryBackend):
-            memory = MemoryBackend("memory:", server.store_limits)
+            memory = MemoryBackend(server.store_limits)
         self._kept_records = memory.stores
 
         def records(kind: type[R]) -> GuardedStore[R]:
@@ -129,7 +130,7 @@ class Gateway:
             self.metrics.storage_errors.labels("store", operation).inc()
 
         limits = SharedLimits(store.limit_store(), on_store_error)
-        self.hooks = hooks or self._create_access(settings, limits)
+        self.access = self._create_access(settings, limits)
 
         # What requests know of earlier requests, and what is recorded of them.
         self.store = records(DecisionRecord)
@@ -174,6 +175,7 @@ class Gateway:
             self.tracing = OtlpExport(settings.tracing, lost.labels("spans", "failed").inc)
 
         # The next engine, and what other replicas know.
+        self._announces = source is not None and source.builder.announces
         self.reloader = Reloader(self, source)
         self.syncer: Syncer = Syncer(
             store.shared_state(),
@@ -207,7 +209,7 @@ class Gateway:
         self._gauges.show_engine(self.engine)
 
     def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:
-        """Return the hooks that apply the limits and budgets of keys and teams."""
+        """Return what applies the limits and budgets of keys and teams."""
 
         def budget_settings() -> BudgetSettings:
             return self.engine.settings.budgets
@@ -260,15 +262,20 @@ class Gateway:
         """Compute the figures of policies in a thread, before a goal or a budget asks for them.
 
         Those of verified policies take about a second if the configuration changes the arms or the
-        prices. The errors of expected accuracies take about as long.
+        prices. The errors of expected accuracies take about as long. Then the log says what the
+        pool is expected to reach.
         """
 
         async def measure(engine: Engine) -> None:
+            await asyncio.to_thread(engine.reach_goals)
             points = await asyncio.to_thread(engine.explainer.operating_points)
             if engine is self.engine:
                 self.operating_points = points
             for planner in engine.releases.planners:
                 await asyncio.to_thread(planner.measure_errors)
+            if self._announces:
+                for sentence in await asyncio.to_thread(engine.explainer.expectation):
+                    _log.info("%s", sentence)
 
         self._measuring = asyncio.create_task(measure(self.engine))
 
@@ -298,7 +305,7 @@ class Gateway:
         await self.background.aclose()
         self.usage.close()
         self.recent_requests.close()
-        await self.hooks.aclose()  # before the database's last write
+        await self.access.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
         await self.store.aclose()
         await self.feedback.aclose()

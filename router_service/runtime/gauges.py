@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -53,7 +52,6 @@ class Gauges:
                 Known.MODELS: models,
                 Known.PRICED_MODELS: priced,
                 Known.COMPARED_MODELS: priced if has_baseline else (),
-                Known.DEPLOYMENTS: engine.deployment_ids,
             },
             has_verifier=engine.manifest.verifier is not None,
         )
@@ -76,10 +74,6 @@ class Gauges:
     def refresh(self, engine: Engine) -> None:
         """Set the gauges to the present state."""
         metrics = self._metrics
-        try:
-            metrics.tasks.set(len(asyncio.all_tasks()))
-        except RuntimeError:  # the event loop does not run yet
-            metrics.tasks.set(0)
         metrics.requests_in_flight.set(self._slots.in_flight)
         metrics.decisions_queued.set(self._decisions.waiting)
         present = set(engine.deployment_ids)

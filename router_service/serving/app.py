@@ -12,7 +12,6 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service import __version__
-from router_service.access.hooks import AccessHooks
 from router_service.apis.registry import APIS
 from router_service.http import (
     accounts,
@@ -57,17 +56,15 @@ def create_app(
     router: Router,
     source: ReloadSource | None = None,
     workers_directory: Path | None = None,
-    hooks: AccessHooks | None = None,
 ) -> FastAPI:
     """Create the app for a router that is ready to decide.
 
     The end of its lifespan closes all connections. Without a `source` the app cannot be reloaded.
     `workers_directory` is the directory that the workers of this gateway share; None if there is
-    one process. `hooks` are called before and after each request that an upstream answers; by
-    default, every request is admitted. Raises ConfigError if no model is configured for an arm of
-    the router's artifact, or if a setting refers to an unknown name.
+    one process. Raises ConfigError if no model is configured for an arm of the router's artifact,
+    or if a setting refers to an unknown name.
     """
-    gateway = Gateway(settings, router, source, workers_directory, hooks)
+    gateway = Gateway(settings, router, source, workers_directory)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -64,6 +64,9 @@ LITELLM_SECTIONS: Mapping[str, type[Section]] = {
     "litellm_settings": LiteLLMSection,
     "general_settings": GeneralSection,
 }
+
+ENTRY_SECTIONS: Mapping[str, type[Section]] = {"litellm_params": Params, "model_info": ModelInfo}
+"""Sections of each entry of `model_list`."""
 
 _PROXY_NAMES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -357,13 +360,6 @@ def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:
     for name in map(str, tree):
         if name in known or name.startswith(("x-", ".", "_")):
             continue
-        if name == "history":
-            problem = (
-                "was replaced by 'database' and 'usage'; remove it, and set database.url if the "
-                "default file is not on a volume"
-            )
-            yield ConfigProblem(name, problem)
-            continue
         similar = difflib.get_close_matches(name, File.model_fields, n=1)
         hint = f"did you mean {similar[0]!r}?" if similar else "remove it"
         yield ConfigProblem(name, f"is unknown; {hint}")
@@ -436,44 +432,26 @@ class References:
             self.problems.append(ConfigProblem(where, problem))
         return value
 
-    def used(self, values: Json, names: Collection[str], where: str) -> Json:
-        """Return a section with references replaced only in the settings with these names.
-
-        Only LiteLLM uses the other settings, so their variables may be unset.
-        """
-        if not isinstance(values, Mapping):
-            return values
-        return {
-            name: self.resolved(value, f"{where}.{name}") if name in names else value
-            for name, value in values.items()
-        }
-
     def resolved_file(self, tree: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the file with references replaced in every setting that is implemented."""
-        resolved = dict(tree)
-        for name in OWN_SECTIONS:
-            if name in tree:
-                resolved[name] = self.resolved(tree[name], name)
-        for name, section in LITELLM_SECTIONS.items():
-            if name in tree:
-                resolved[name] = self.used(tree[name], section.names(), name)
-        entries = tree.get("model_list")
-        if isinstance(entries, list):
-            resolved["model_list"] = list(entries)
-            for index, entry in enumerate(entries):
-                if not isinstance(entry, Mapping):
-                    continue
-                parts: Mapping[str, type[Section]] = {
-                    "litellm_params": Params,
-                    "model_info": ModelInfo,
-                }
-                resolved["model_list"][index] = {
-                    name: self.used(value, parts[name].names(), f"model_list.{index}.{name}")
-                    if name in parts
-                    else value
-                    for name, value in entry.items()
-                }
+        """Return the file with all references replaced.
+
+        Settings that only LiteLLM uses may refer to variables that are not set.
+        """
+        everywhere = References(self.environ, [])
+        resolved = {name: everywhere.resolved(value, name) for name, value in tree.items()}
+        self.problems.extend(each for each in everywhere.problems if _is_implemented(each.where))
         return resolved
+
+
+def _is_implemented(where: str) -> bool:
+    """Return whether the setting at a path has an effect here."""
+    section, *path = where.split(".")
+    if section in LITELLM_SECTIONS:
+        return bool(path) and path[0] in LITELLM_SECTIONS[section].names()
+    if section == "model_list":
+        part = ENTRY_SECTIONS.get(path[1]) if len(path) > 2 else None
+        return part is not None and path[2] in part.names()
+    return section in OWN_SECTIONS
 
 
 _REQUIREMENTS = {

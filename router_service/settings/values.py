@@ -551,11 +551,14 @@ class RouterSettings(Frozen):
     hold. Startup, `check`, metrics and the page say so."""
     default_policy: str | None = Field(None, json_schema_extra={"x-default": "the artifact's"})
     """Policy of requests that do not name one: a policy's name, a rule such as `theta=0.5`, or a
-    goal such as `accuracy=best`. If the artifact verifies answers by default, `fast` turns that
-    off, except for unfamiliar requests (see `unfamiliar`)."""
+    goal such as `within=1` or `accuracy=best`. The shipped artifact's is `within=0.5`: the cheapest
+    measured rule that loses at most half a point against the best configured model. If the artifact
+    verifies answers by default, `fast` turns that off, except for unfamiliar requests (see
+    `unfamiliar`)."""
     unfamiliar: str = VERIFIED
     """What happens to a request that is unlike the training data of the artifact and names no
-    policy: `verified` for a verified answer, `best` for an answer of the most accurate configured
+    policy: `verified` for a verified answer, at the default policy's price if that verifies
+    answers, `best` for an answer of the most accurate configured
     model, `route` for the default policy, or another policy. The most accurate model also answers
     what cannot be verified, and everything if the artifact has no verifier."""
     unfamiliar_below: Share = 0.05

@@ -1,40 +1,26 @@
-"""The interface of a backend, which keeps records and shared state, and the factory by URL.
+"""What a backend keeps for gateways: records and shared state; and which one an address names.
 
-A backend is one class in a file of its own. `BACKENDS` names it by the scheme of its URLs, and only
-the factory imports it, when a URL with that scheme is used. So a gateway without Redis never loads
-the Redis client, which would take 0.17 s, mostly for OpenTelemetry's metrics if they are installed
-(python -X importtime).
+Only `open_backend` imports a backend, when its address is used. So a gateway without Redis never
+loads the Redis client, which would take 0.17 s, mostly for OpenTelemetry's metrics if they are
+installed (python -X importtime).
 """
 
 from __future__ import annotations
 
 import logging
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
+from router_service.core.addresses import check_redis_address, is_loopback
 from router_service.core.decision_record import Storable, StoredRecord
-from router_service.core.errors import ConfigError, MissingExtraError, PublicationError
-from router_service.core.releases import Pointer
+from router_service.core.errors import ConfigError, MissingExtraError
 
 SETTING = "server.redis_url"
-"""The setting that names the backend which replicas share."""
-
-BACKENDS: dict[str, str] = {
-    "redis": "router_service.store.redis:RedisBackend",
-    "rediss": "router_service.store.redis:RedisBackend",
-    "unix": "router_service.store.redis:RedisBackend",
-}
-"""Class of each backend that replicas can share, by the scheme of its URLs in `SETTING`."""
-
-OWN_BACKENDS = {
-    "memory": "router_service.store.memory:MemoryBackend",
-    "workers": "router_service.store.parent_process:ParentBackend",
-}
-"""Class of each backend that a gateway uses by itself, without a setting. `memory:` is the memory
-of one process, and `workers:DIRECTORY` that of the parent whose workers share the directory."""
+"""The setting with the address of the Redis that replicas share."""
 
 _log = logging.getLogger("switchcraft.store")
 
@@ -200,34 +186,8 @@ class Backend(ABC):
     first use. So each may be used on another event loop.
     """
 
-    name: ClassVar[str]
-    """What `switchcraft check` calls it."""
     is_shared: ClassVar[bool] = True
     """Whether other processes see what is kept here."""
-
-    @abstractmethod
-    def __init__(self, url: str, limits: StoreLimits) -> None:
-        """Take an address that `check_address` accepts."""
-
-    @classmethod
-    @abstractmethod
-    def check_address(cls, url: str) -> None:
-        """Raise ValueError if an address is not valid. The message does not quote the address."""
-
-    @classmethod
-    def warnings(cls, url: str) -> Sequence[str]:
-        """Return what operators should know about a backend at this address."""
-        del url
-        return ()
-
-    @classmethod
-    def open_pointer(cls, url: str) -> Pointer:
-        """Return the pointer to the published releases at this address.
-
-        Raise PublicationError if the address is invalid, or if the backend has no pointer.
-        """
-        del url
-        raise PublicationError(cls.name, "cannot hold a publication; give a directory instead")
 
     @abstractmethod
     def records(self, kind: type[R]) -> RecordStore[R]:
@@ -246,53 +206,51 @@ class Backend(ABC):
         """Use the backend once, and return what it is or does; raises StoreError."""
 
 
-def find_backend(url: str) -> type[Backend]:
-    """Return the class of the backend for an address.
-
-    Raise ValueError, whose message does not quote the address, if no backend has the address's
-    scheme, or if the backend's client is not installed.
-    """
-    scheme = url.partition(":")[0].lower()
-    places = OWN_BACKENDS | BACKENDS
-    if scheme not in places:
-        raise _unknown_scheme()
-    try:
-        backend: type[Backend] = pkgutil.resolve_name(places[scheme])
-    except MissingExtraError as exc:
-        raise ValueError(exc.problems[0].problem) from exc
-    return backend
-
-
-def check_shared_address(url: str) -> None:
-    """Raise ValueError unless an address is that of a backend which replicas can share.
-
-    The message does not quote the address.
-    """
-    if url.partition(":")[0].lower() not in BACKENDS:
-        raise _unknown_scheme()
-    find_backend(url).check_address(url)
-
-
 def open_backend(url: str, limits: StoreLimits) -> Backend:
     """Return the backend at an address. No connection is opened yet.
 
-    Raise ConfigError, which does not quote the address, if the address is not valid.
+    `memory:` is the memory of this process, `workers:DIRECTORY` that of the parent whose workers
+    share the directory, and any other address is that of a Redis. Raise ConfigError, which does not
+    quote the address, if it is not valid.
     """
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        from router_service.store.memory import MemoryBackend  # noqa: PLC0415
+
+        return MemoryBackend(limits)
+    if scheme == "workers":
+        from router_service.store.parent_process import ParentBackend  # noqa: PLC0415
+
+        return ParentBackend(rest)
     try:
-        backend = find_backend(url)
-        backend.check_address(url)
+        check_shared_address(url)
     except ValueError as exc:
         # Without `from exc`: the cause could quote a part of the address, which may be a password.
         raise ConfigError("the configuration", SETTING, str(exc)) from None
-    return backend(url, limits)
+    from router_service.store.redis import RedisBackend  # noqa: PLC0415
+
+    return RedisBackend(url, limits)
 
 
-def _unknown_scheme() -> ValueError:
-    allowed = " or ".join(f"{name}://" for name in sorted(BACKENDS))
-    return ValueError(f"the address must start with {allowed}")
+def check_shared_address(url: str) -> None:
+    """Raise ValueError unless an address is that of a Redis, whose client must be installed.
+
+    The message does not quote the address.
+    """
+    check_redis_address(url)
+    if find_spec("redis") is None:
+        raise ValueError(MissingExtraError("the configuration", SETTING, "redis").problem)
 
 
 def log_warnings(url: str | None) -> None:
-    """Log what operators should know about the backend at an address, if there is one."""
-    for warning in find_backend(url).warnings(url) if url is not None else ():
-        _log.warning(warning)
+    """Log a warning if Redis runs on another machine and its address has no password.
+
+    A client that can write to Redis can choose the artifact, stop deployments and read decisions.
+    """
+    parts = urlsplit(url or "")
+    password = parts.password or parse_qs(parts.query).get("password")
+    if parts.hostname and not password and not is_loopback(parts.hostname):
+        _log.warning(
+            "%s has no password: any client that can connect to Redis can choose the artifact that "
+            "serves; set requirepass in Redis, and use redis://:PASSWORD@HOST:6379/0", SETTING,
+        )  # fmt: skip

@@ -35,19 +35,13 @@ V = TypeVar("V")
 class MemoryBackend(Backend):
     """The memory of this process, for a gateway with one process and without replicas."""
 
-    name: ClassVar[str] = "memory"
     is_shared: ClassVar[bool] = False
 
-    def __init__(self, url: str, limits: StoreLimits) -> None:
+    def __init__(self, limits: StoreLimits) -> None:
         """Start empty."""
-        del url
         self._limits = limits
         self.stores: dict[str, HeldMemory] = {}
         """The stores that `records` has created, by the kind of their records."""
-
-    @classmethod
-    def check_address(cls, url: str) -> None:
-        """Accept `memory:`, the only address."""
 
     def records(self, kind: type[R]) -> MemoryStore[R]:
         """Return a new store for one kind of record."""

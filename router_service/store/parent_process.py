@@ -1,8 +1,9 @@
 """Records and shared state of a gateway with several workers, in the memory of their parent.
 
-The parent serves a Unix socket in a directory that only its user can enter. A message is a list of
-byte strings: a request is a command with its arguments, a reply is the result. Replies come in the
-order of the requests, so a worker may send requests before it has the replies to earlier ones.
+The parent serves a Unix socket in a directory that only its user can enter, and both ends run the
+same program, so messages are pickled: a request is a command with its arguments, a reply is the
+result. Replies come in the order of the requests, so a worker may send requests before it has the
+replies to earlier ones.
 
 If the parent ends, its workers shut down, because nothing would replace a worker that ends. If the
 parent does not answer in time, operations raise StoreError, as those of Redis do.
@@ -11,20 +12,20 @@ parent does not answer in time, operations raise StoreError, as those of Redis d
 from __future__ import annotations
 
 import asyncio
+import pickle
 import struct
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import ClassVar, Generic
+from typing import Any, Generic
 
 from router_service.core.decision_record import Storable
 from router_service.core.errors import ConfigError, StoreError
 from router_service.store.backends import (
     SLOT_TTL_S,
     Backend,
-    CoolDown,
     Correction,
     LimitDemand,
     R,
@@ -42,31 +43,16 @@ longer wait counts as an outage."""
 SOCKET = "state.sock"
 """Name of the socket in the directory that the workers share."""
 
-Message = Sequence[bytes]
-
-_COUNT = struct.Struct("!I")
-_COOL_DOWN = struct.Struct("!dd")
-_DURATION = struct.Struct("!d")
-_DEMAND = struct.Struct("!q?q")
-_COST = struct.Struct("!q")
+_SIZE = struct.Struct("!I")
+"""What precedes a message: its size in bytes."""
 
 
 class ParentBackend(Backend):
-    """The memory of the workers' parent process.
+    """The memory of the workers' parent process, which has the limits of its own configuration."""
 
-    Its address is `workers:DIRECTORY`. The directory contains the parent's socket.
-    """
-
-    name: ClassVar[str] = "workers"
-
-    def __init__(self, url: str, limits: StoreLimits) -> None:
-        """Connect on first use. The parent has the limits of its own configuration."""
-        del limits
-        self._directory = Path(url.partition(":")[2])
-
-    @classmethod
-    def check_address(cls, url: str) -> None:
-        """Accept the directories of `serve_workers`."""
+    def __init__(self, directory: str | Path) -> None:
+        """Connect on first use to the parent's socket in the directory."""
+        self._directory = Path(directory)
 
     def records(self, kind: type[R]) -> ParentRecords[R]:
         """Return the store for one kind of record."""
@@ -84,9 +70,9 @@ class ParentBackend(Backend):
         """Ask the parent for nothing, and return that it answers."""
         parent = _Parent(self._directory)
         try:
-            await parent.ask(b"read")
+            await parent.ask("read", ())
         finally:
-            parent.close()
+            await parent.aclose()
         return "answers"
 
 
@@ -96,28 +82,24 @@ class ParentRecords(Generic[R]):
     def __init__(self, parent: _Parent, kind: type[R]) -> None:
         self._parent = parent
         self._kind = kind
+        self.aclose = parent.aclose
 
     async def put(self, record: Storable) -> None:
         """Store a record."""
-        await self._send(b"put", record.id, *_contents(record))
+        await self._keep("put", record)
 
     async def add(self, record: Storable) -> bool:
         """Store a record in one step if its id is new, and return whether it was stored."""
-        return bool(await self._send(b"add", record.id, *_contents(record)))
+        return await self._keep("add", record)
 
     async def get(self, record_id: str) -> R | None:
         """Return a record, or None."""
-        found = await self._send(b"get", record_id)
-        return self._kind.model_validate_json(found[0]) if found else None
+        found = await self._parent.ask("get", self._kind.kind, record_id)
+        return None if found is None else self._kind.model_validate_json(found)
 
-    async def aclose(self) -> None:
-        """Close the connection."""
-        self._parent.close()
-
-    async def _send(self, command: bytes, record_id: str, *record: bytes) -> Message:
-        # Some ids come from clients, and JSON allows lone surrogates in them.
-        key = record_id.encode(errors="surrogatepass")
-        return await self._parent.ask(command, self._kind.kind.encode(), key, *record)
+    async def _keep(self, command: str, record: Storable) -> bool:
+        contents = record.id, record.stored_json(), record.caller
+        return bool(await self._parent.ask(command, self._kind.kind, *contents))
 
 
 class ParentSharedState:
@@ -129,28 +111,24 @@ class ParentSharedState:
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
+        self.aclose = parent.aclose
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
         """Return the cool-downs of these deployments."""
-        reply = await self._parent.ask(b"read", *(name.encode() for name in deployment_ids))
-        pairs = zip(reply[::2], reply[1::2], strict=True)
-        return Snapshot({name.decode(): CoolDown(*_COOL_DOWN.unpack(it)) for name, it in pairs})
+        found: Snapshot = await self._parent.ask("read", tuple(deployment_ids))
+        return found
 
     async def is_rejected(self, release_key: str) -> bool:
         """Return whether a worker has rejected a release."""
-        return bool(await self._parent.ask(b"is_rejected", release_key.encode()))
+        return bool(await self._parent.ask("is_rejected", release_key))
 
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
         """Start a cool-down, or extend one that ends earlier."""
-        await self._parent.ask(b"cool_down", deployment_id.encode(), _DURATION.pack(duration_s))
+        await self._parent.ask("cool_down", deployment_id, duration_s)
 
     async def reject(self, release_key: str, reason: str) -> None:
         """Record a rejection."""
-        await self._parent.ask(b"reject", release_key.encode(), reason.encode())
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        self._parent.close()
+        await self._parent.ask("reject", release_key, reason)
 
 
 class ParentLimits:
@@ -161,31 +139,21 @@ class ParentLimits:
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
+        self.aclose = parent.aclose
 
     async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these, or nothing, and return what was in use before."""
-        parts = [holder.encode()]
-        for name, most, cost_us in demands:
-            parts += (name.encode(), _DEMAND.pack(most, cost_us is None, cost_us or 0))
-        (used,) = await self._parent.ask(b"take", *parts)
-        return struct.unpack(f"!{len(demands)}q", used)
+        used: Sequence[int] = await self._parent.ask("take", holder, tuple(demands))
+        return used
 
     async def settle(self, corrections: Sequence[Correction]) -> None:
         """Correct rates and free slots."""
-        parts: list[bytes] = []
-        for name, cost_us, holder in corrections:
-            cost = b"" if cost_us is None else _COST.pack(cost_us)
-            parts += (name.encode(), cost, holder.encode())
-        await self._parent.ask(b"settle", *parts)
+        await self._parent.ask("settle", tuple(corrections))
 
     async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
         """Hold slots for another `SLOT_TTL_S`."""
         held = ((name, holder) for name, holders in slots.items() for holder in holders)
-        await self._parent.ask(b"renew", *(part.encode() for pair in held for part in pair))
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        self._parent.close()
+        await self._parent.ask("renew", tuple(held))
 
 
 class _Parent:
@@ -196,24 +164,24 @@ class _Parent:
         self._connecting = asyncio.Lock()
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._replies: deque[asyncio.Future[Message]] = deque()
+        self._replies: deque[asyncio.Future[Any]] = deque()
         """The replies that are still to come, in the order of their requests."""
 
-    async def ask(self, *request: bytes) -> Message:
+    async def ask(self, command: str, *arguments: object) -> Any:  # noqa: ANN401 - the reply
         """Send a request and return the reply; raises StoreError."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 writer = self._writer or await self._connect()
-                reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+                reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 self._replies.append(reply)
-                writer.write(_encode(request))
+                writer.write(encode((command, *arguments)))
                 return await reply
         except OSError as exc:
-            operation = f"carry out {request[0].decode()!r}"
+            operation = f"carry out {command!r}"
             problem = f"the parent of the workers is unreachable ({type(exc).__name__})"
             raise StoreError(operation, problem) from exc
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the connection."""
         if self._reading is not None:
             self._reading.cancel()
@@ -270,7 +238,7 @@ class _State:
 
     def __init__(self, limits: StoreLimits) -> None:
         self._limits = limits
-        self._records: dict[bytes, ExpiringMap[bytes, bytes]] = {}
+        self._records: dict[str, ExpiringMap[str, bytes]] = {}
         self._shared = MemorySharedState(time.monotonic)
         self._limits_in_use = MemoryLimits(time.monotonic, SLOT_TTL_S)
 
@@ -279,73 +247,53 @@ class _State:
         slots: set[Correction] = set()
         try:
             while True:
-                writer.write(_encode(await self._answer(await _receive(reader), slots)))
+                writer.write(encode(await self._answer(await _receive(reader), slots)))
         except (OSError, EOFError):
             pass  # the worker has ended
         finally:
             writer.close()
             self._limits_in_use.settle_now(slots)
 
-    async def _answer(self, request: Message, slots: set[Correction]) -> Message:
+    async def _answer(  # noqa: PLR0911 - one for each command
+        self, request: tuple[Any, ...], slots: set[Correction]
+    ) -> object:
         """Return the reply to a request; `slots` are those that the connection has to free."""
-        reply: list[bytes] = []
         match request:
-            case [b"put" | b"add" as command, kind, key, record, caller]:
+            case ("put" | "add" as command, kind, key, record, caller):
                 records = self._of_kind(kind)
-                if command == b"put" or records.find(key) is None:
-                    owner = caller.decode() or None
-                    records.keep(key, record, len(key) + len(record), owner)
-                    reply = [b"kept"]
-            case [b"get", kind, key]:
-                found = self._of_kind(kind).find(key)
-                reply = [] if found is None else [found]
-            case [b"read", *names]:
-                snapshot = await self._shared.read([name.decode() for name in names])
-                for name, it in snapshot.cool_downs.items():
-                    reply += [name.encode(), _COOL_DOWN.pack(it.end_s, it.left_s)]
-            case [b"cool_down", name, duration]:
-                await self._shared.cool_down(name.decode(), *_DURATION.unpack(duration))
-            case [b"is_rejected", key]:
-                reply = [b"rejected"] if await self._shared.is_rejected(key.decode()) else []
-            case [b"reject", key, reason]:
-                await self._shared.reject(key.decode(), reason.decode())
-            case [b"take" | b"settle" | b"renew" as command, *parts]:
-                reply = self._use_limits(command, parts, slots)
-            case _:
-                raise ValueError(f"unknown request of a worker: {request[:1]!r}")
-        return reply
+                is_kept = command == "put" or records.find(key) is None
+                if is_kept:
+                    records.keep(key, record, len(key) + len(record), caller)
+                return is_kept
+            case ("get", kind, key):
+                return self._of_kind(kind).find(key)
+            case ("read", names):
+                return await self._shared.read(names)
+            case ("cool_down", name, duration_s):
+                return await self._shared.cool_down(name, duration_s)
+            case ("is_rejected", key):
+                return await self._shared.is_rejected(key)
+            case ("reject", key, reason):
+                return await self._shared.reject(key, reason)
+            case ("take", holder, demands):
+                used = self._limits_in_use.take_now(holder, demands)
+                if fits(demands, used):
+                    taken = (each.name for each in demands if each.cost_us is None)
+                    slots.update(Correction(name, None, holder) for name in taken)
+                return used
+            case ("settle", corrections):
+                self._limits_in_use.settle_now(corrections)
+                slots.difference_update(corrections)
+            case ("renew", held):
+                for name, holder in held:
+                    self._limits_in_use.renew_now(name, holder)
+                    slots.add(Correction(name, None, holder))
+        return None
 
-    def _use_limits(self, command: bytes, parts: Message, slots: set[Correction]) -> list[bytes]:
-        """Carry out an operation of `ParentLimits`; `slots` are those of its connection."""
-        limits = self._limits_in_use
-        if command == b"take":
-            holder, demands = parts[0].decode(), []
-            for name, packed in zip(parts[1::2], parts[2::2], strict=True):
-                most, is_slot, cost_us = _DEMAND.unpack(packed)
-                demands.append(LimitDemand(name.decode(), most, None if is_slot else cost_us))
-            used = limits.take_now(holder, demands)
-            if fits(demands, used):
-                taken = (each.name for each in demands if each.cost_us is None)
-                slots.update(Correction(name, None, holder) for name in taken)
-            return [struct.pack(f"!{len(used)}q", *used)]
-        if command == b"settle":
-            triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-            corrections = [
-                Correction(name.decode(), _COST.unpack(cost)[0] if cost else None, it.decode())
-                for name, cost, it in triples
-            ]
-            limits.settle_now(corrections)
-            slots.difference_update(corrections)
-            return []
-        for name, held_by in zip(parts[::2], parts[1::2], strict=True):
-            limits.renew_now(name.decode(), held_by.decode())
-            slots.add(Correction(name.decode(), None, held_by.decode()))
-        return []
-
-    def _of_kind(self, kind: bytes) -> ExpiringMap[bytes, bytes]:
+    def _of_kind(self, kind: str) -> ExpiringMap[str, bytes]:
         records = self._records.get(kind)
         if records is None:
-            retention = self._limits.of(kind.decode())
+            retention = self._limits.of(kind)
             records = ExpiringMap(
                 ttl_s=retention.ttl_s, max_entries=retention.max_records, clock=time.monotonic
             )
@@ -353,26 +301,13 @@ class _State:
         return records
 
 
-def _contents(record: Storable) -> tuple[bytes, bytes]:
-    """Return a record as JSON, and the name of its API key."""
-    return record.stored_json(), (record.caller or "").encode()
+def encode(message: object) -> bytes:
+    """Return a message as bytes, after its size."""
+    body = pickle.dumps(message)
+    return _SIZE.pack(len(body)) + body
 
 
-def _encode(message: Message) -> bytes:
-    """Return a message as bytes: its size, the number of its parts, their sizes, and the parts."""
-    sizes = struct.pack(f"!I{len(message)}I", len(message), *map(len, message))
-    body = b"".join((sizes, *message))
-    return _COUNT.pack(len(body)) + body
-
-
-async def _receive(reader: asyncio.StreamReader) -> Message:
+async def _receive(reader: asyncio.StreamReader) -> Any:  # noqa: ANN401 - a request or a reply
     """Return the next message; raises IncompleteReadError, an EOFError, at the end."""
-    (size,) = _COUNT.unpack(await reader.readexactly(_COUNT.size))
-    body = await reader.readexactly(size)
-    (count,) = _COUNT.unpack_from(body)
-    sizes = struct.unpack_from(f"!{count}I", body, _COUNT.size)
-    parts, start = [], _COUNT.size * (1 + count)
-    for length in sizes:
-        parts.append(body[start : start + length])
-        start += length
-    return parts
+    (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+    return pickle.loads(await reader.readexactly(size))  # noqa: S301 - of our own processes

@@ -1,4 +1,4 @@
-"""The pointer to the published releases: in a file beside them, or in a backend."""
+"""The pointer to the published releases: in a file beside them, or in Redis."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import fcntl
 import os
 from pathlib import Path
 
-from router_service.core.errors import PublicationError
+from router_service.core.addresses import REDIS
+from router_service.core.errors import MissingExtraError, PublicationError
 from router_service.core.releases import (
     MAX_POINTER_BYTES,
     Pointer,
     Publication,
     PublicationUpdate,
 )
-from router_service.store.backends import BACKENDS, find_backend
 
 POINTER_FILE = "current.json"
 """The pointer's file in a publication directory. Releases are folders beside it."""
 
 
 def open_pointer(place: str) -> Pointer:
-    """Return the pointer in a directory, or in the backend whose address the place is.
+    """Return the pointer in a directory, or in the Redis whose address the place is.
 
     Raise PublicationError if the address is invalid.
     """
     scheme, separator, _ = place.partition("://")
-    if not separator or scheme not in BACKENDS:
+    if not separator or scheme not in REDIS:
         return FilePointer(Path(place))
     try:
-        backend = find_backend(place)
-    except ValueError as exc:
-        raise PublicationError(f"{scheme}://", str(exc)) from exc
-    return backend.open_pointer(place)
+        from router_service.store.redis import RedisPointer  # noqa: PLC0415 - an extra
+    except MissingExtraError as exc:
+        raise PublicationError(f"{scheme}://", exc.problem) from exc
+    return RedisPointer(place)
 
 
 class FilePointer:

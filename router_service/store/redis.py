@@ -20,12 +20,11 @@ import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Generic, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from typing import Generic, NamedTuple
 
 from pydantic import ValidationError
 
-from router_service.core.addresses import check_redis_address, is_loopback
+from router_service.core.addresses import check_redis_address
 from router_service.core.decision_record import Storable
 from router_service.core.errors import (
     ConfigError,
@@ -50,10 +49,9 @@ from router_service.store.backends import (
 try:
     import redis
     from redis.asyncio import Redis
-    from redis.asyncio.connection import DefaultParser
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import InvalidResponse, RedisError, ResponseError, WatchError
+    from redis.exceptions import RedisError, ResponseError, WatchError
 except ModuleNotFoundError as exc:
     raise MissingExtraError("the configuration", SETTING, "redis") from exc
 
@@ -63,8 +61,6 @@ KEY_PREFIX = "switchcraft:"
 MAX_RECORD_BYTES = 256 * 1024
 """Longest record that is read. A decision among 30 arms takes 4 KB, so no gateway writes a record
 that is longer than this."""
-MAX_REPLY_BYTES = 1024 * 1024
-"""Longest reply that is read. The client would buffer any length that a server announces."""
 SOCKET_TIMEOUT_S = 0.2
 """Longest wait for Redis, which usually answers within 2 ms. A longer wait counts as an outage."""
 
@@ -163,39 +159,10 @@ for i, key in ipairs(KEYS) do hold(key, ARGV[i]) end
 class RedisBackend(Backend):
     """A Redis server, which all replicas use."""
 
-    name: ClassVar[str] = "redis"
-
     def __init__(self, url: str, limits: StoreLimits) -> None:
         """Store the parameters."""
         self._url = url
         self._limits = limits
-
-    @classmethod
-    def check_address(cls, url: str) -> None:
-        """Raise ValueError if an address is not that of a Redis server."""
-        check_redis_address(url)
-
-    @classmethod
-    def warnings(cls, url: str) -> Sequence[str]:
-        """Return a warning if Redis runs on another machine and its address has no password.
-
-        A client that can write to Redis can choose the artifact, stop deployments and read
-        decisions.
-        """
-        parts = urlsplit(url)
-        password = parts.password or parse_qs(parts.query).get("password")
-        if not parts.hostname or password or is_loopback(parts.hostname):
-            return ()
-        warning = (
-            f"{SETTING} has no password: any client that can connect to Redis can choose the "
-            "artifact that serves; set requirepass in Redis, and use redis://:PASSWORD@HOST:6379/0"
-        )
-        return (warning,)
-
-    @classmethod
-    def open_pointer(cls, url: str) -> RedisPointer:
-        """Return the pointer in this Redis; raises PublicationError if the address is invalid."""
-        return RedisPointer(url)
 
     def records(self, kind: type[R]) -> RedisRecords[R]:
         """Return the store for one kind of record."""
@@ -474,52 +441,6 @@ class RedisPointer:
             raise PublicationError(self.name, problem) from exc
 
 
-class _BoundedReader:
-    """Reader of a connection that raises InvalidResponse at a reply that is too long."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self.left_bytes = 0
-        """What may still be read of the present reply."""
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the parsers look at the buffer
-        return getattr(self._reader, name)
-
-    def _take(self, size_bytes: int) -> None:
-        self.left_bytes -= size_bytes
-        if self.left_bytes < 0:
-            raise InvalidResponse(f"a reply has more than {MAX_REPLY_BYTES} bytes")
-
-    async def read(self, size: int) -> bytes:
-        part = await self._reader.read(size)
-        self._take(len(part))
-        return part
-
-    async def readexactly(self, size: int) -> bytes:
-        self._take(size)
-        return await self._reader.readexactly(size)
-
-    async def readline(self) -> bytes:
-        line = await self._reader.readline()
-        self._take(len(line))
-        return line
-
-
-class _BoundedParser(DefaultParser):  # pyrefly: ignore[invalid-inheritance]
-    """The client's parser with a limit for each reply."""
-
-    def on_connect(self, connection: Any) -> None:  # noqa: ANN401 - the client has no annotations
-        """Read from a connection."""
-        super().on_connect(connection)
-        self._stream = _BoundedReader(self._stream)  # pyrefly: ignore[bad-argument-type]
-
-    async def read_response(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any reply
-        """Read a reply."""
-        if isinstance(self._stream, _BoundedReader):
-            self._stream.left_bytes = MAX_REPLY_BYTES
-        return await super().read_response(*args, **kwargs)
-
-
 def _connect(url: str) -> Redis:
     """Return a client that connects on first use, with short timeouts and without retries.
 
@@ -530,7 +451,6 @@ def _connect(url: str) -> Redis:
             url,
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=SOCKET_TIMEOUT_S,
-            parser_class=_BoundedParser,
             retry=Retry(NoBackoff(), 0),  # no retry here; the next operation connects again
         )
     except ValueError:

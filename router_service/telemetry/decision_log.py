@@ -2,10 +2,7 @@
 
 A disk failure never affects a request. The rotating handlers of `logging` are not used: they rename
 files that other processes may have open, leave half a line if the disk is full, and have no
-retention.
-
-Files are deleted by age. If the machine's clock jumped ahead, all files would look old. So age is
-measured by `SteadyClock`, which advances only by the time that elapses while a gateway runs.
+retention. Files are deleted by the time at which they were begun, which their names have.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -35,13 +32,6 @@ LONGEST_FILE_S = 24 * 3600.0
 FILES_IN_RETENTION = 24
 """Least number of files that the retention period is divided into. A file is deleted when its
 first line is too old; the more files there are, the fewer newer lines are deleted with it."""
-MAX_DRIFT_S = 3600.0
-"""Largest difference between the machine's clock and the elapsed time that is accepted while a
-gateway runs. A larger difference counts as a jump of the clock."""
-LONGEST_ABSENCE_S = 7 * 24 * 3600.0
-"""If the machine's clock is further ahead than this of the log's newest file at startup, it is
-considered wrong."""
-
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Largest total size of queued items. A limit on their number is not enough, because one request
 may have 10 MB."""
@@ -49,61 +39,12 @@ may have 10 MB."""
 IDLE_S = 30.0
 """Longest time between two calls of `when_idle` if the queue is empty."""
 
-UPTIME: Callable[[], float] = time.monotonic
-"""Clock that never goes back. It includes the time in which the machine sleeps, if the operating
-system supports that."""
-if hasattr(time, "CLOCK_BOOTTIME"):
-    UPTIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-
 _PREFIX = "decisions-"
 _BEGUN = "%Y%m%dT%H%M%SZ"
 _log = logging.getLogger("switchcraft.decision_log")
 _background_log = logging.getLogger("switchcraft.background")
 
 T = TypeVar("T")
-
-
-class SteadyClock:
-    """Clock that follows the machine's clock, but ignores its jumps.
-
-    After a jump, this clock returns the time of its start plus the elapsed time. After a restart,
-    it continues from the time of the log's newest file if the machine's clock is more than
-    `LONGEST_ABSENCE_S` ahead of that file. Then either the machine's clock is wrong, or the gateway
-    was not running. Files that are kept too long can be deleted by hand, but files that are deleted
-    too early are lost.
-    """
-
-    def __init__(self, clock: Callable[[], float], uptime: Callable[[], float]) -> None:
-        """Start now. `clock` returns Unix seconds; `uptime` returns seconds that never decrease."""
-        self._clock = clock
-        self.uptime = uptime
-        self._offset_s = clock() - uptime()
-        self._has_jumped = False
-        self.is_started = False
-
-    def start(self, begun_s: Iterable[float]) -> None:
-        """Set the time from the machine's clock and the Unix times at which log files begin."""
-        self.is_started = True
-        now_s = self._clock()
-        # Ignore files that begin in the future: the clock was wrong when they were begun.
-        newest_s = max((seconds for seconds in begun_s if seconds <= now_s), default=now_s)
-        is_plausible = now_s - newest_s <= LONGEST_ABSENCE_S
-        self._offset_s = (now_s if is_plausible else newest_s) - self.uptime()
-
-    def __call__(self) -> float:
-        """Return Unix seconds."""
-        now_s, steady_s = self._clock(), self._offset_s + self.uptime()
-        lead_s = now_s - steady_s
-        has_jumped = abs(lead_s) > MAX_DRIFT_S
-        if has_jumped and not self._has_jumped:
-            _log.warning(
-                "this machine's clock is %+.1f days away from the decision log's clock: until the"
-                " two clocks agree, the log names and deletes its files by its own clock; if the"
-                " machine's clock is right, delete old files by hand",
-                lead_s / (24 * 3600),
-            )
-        self._has_jumped = has_jumped
-        return steady_s if has_jumped else now_s
 
 
 class DecisionLog:
@@ -119,21 +60,22 @@ class DecisionLog:
         settings: DecisionLogSettings,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
-        uptime: Callable[[], float] = UPTIME,
     ) -> None:
-        """Write nothing yet. `clock` and `uptime` are passed to `SteadyClock`."""
+        """Write nothing yet; `clock` returns Unix seconds."""
         self._folder = settings.path
         self._retention_s = settings.retention_days * 24 * 3600
         self._max_age_s = min(LONGEST_FILE_S, self._retention_s / FILES_IN_RETENTION)
         self._max_bytes = settings.max_file_mb * 1e6
         self._metrics = metrics
-        self._clock = SteadyClock(clock, uptime)
+        self._clock = clock
         self._file: FileIO | None = None
         self._begun_s = 0.0
         self._written_bytes = 0
+        self._is_started = False
         self._is_up = True
         self._lost = 0
         self._retry_at_s = 0.0
+        """When the folder may be used again after a failure."""
         self._up = metrics.dependency_up.labels("decision_log")
         self._up.set(1)
 
@@ -187,7 +129,7 @@ class DecisionLog:
         self._close()
 
     def _append(self, folder: Path, line: bytes) -> None:
-        if self._clock.uptime() < self._retry_at_s:
+        if 0 < self._retry_at_s - self._clock() <= RETRY_S:  # even if the clock was set back
             raise OSError("an earlier write failed")
         file = self._file
         # Writing to a deleted file would succeed, but the lines would be lost.
@@ -216,11 +158,9 @@ class DecisionLog:
         """Begin a file, in a new folder if somebody has deleted the folder."""
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            if self._clock.is_started and self._is_up:
+            if self._is_started and self._is_up:
                 _log.warning("created the decision log's folder again: path=%s", folder)
-        # The clock starts here, because the volume may be mounted after `start` was called.
-        if not self._clock.is_started:
-            self._clock.start(begun_s for _, begun_s in _files(folder))
+        self._is_started = True
         self._begun_s = self._clock()
         begun = datetime.fromtimestamp(self._begun_s, UTC).strftime(_BEGUN)
         path = folder / f"{_PREFIX}{begun}-{secrets.token_hex(4)}.jsonl"
@@ -239,8 +179,8 @@ class DecisionLog:
             Path(os.fsdecode(file.name)).unlink(missing_ok=True)
 
     def _failed(self, exc: OSError) -> None:
-        if self._clock.uptime() >= self._retry_at_s:
-            self._retry_at_s = self._clock.uptime() + RETRY_S
+        if not 0 < self._retry_at_s - self._clock() <= RETRY_S:
+            self._retry_at_s = self._clock() + RETRY_S
         if self._is_up:
             _log.warning(
                 "cannot write the decision log, dropping lines: path=%s cause=%s",

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -16,6 +16,7 @@ import orjson
 
 from router_service.core.reasons import Reason
 from router_service.core.record import Record, RecordKind
+from router_service.core.text import aligned, printable
 from router_service.settings import LogFormat
 from router_service.tracing import AttributeValue
 
@@ -96,7 +97,8 @@ class TextFormatter(logging.Formatter):
             text = record.getMessage()
             for name, value in fields.items():
                 if isinstance(value, list):
-                    further += _table(value)
+                    cells = [[*value[0]], *([str(cell) for cell in row.values()] for row in value)]
+                    further += [f"    {line}" for line in aligned(cells)]
                 else:
                     text += f" {name}={value}"
         if record.exc_info and record.exc_info[0]:
@@ -106,7 +108,7 @@ class TextFormatter(logging.Formatter):
         label = f"{label:<7}"
         if self._has_color:
             time, label = f"\x1b[{_GREY}m{time}\x1b[0m", f"\x1b[{color}m{label}\x1b[0m"
-        return "\n".join((f"{time}  {label}  {_printable(text)}", *map(_printable, further)))
+        return "\n".join((f"{time}  {label}  {printable(text)}", *map(printable, further)))
 
     def _describe_request(self, fields: Mapping[str, object]) -> str:
         """Return a request's duration, model, policy, the reason, and what is unusual about it."""
@@ -126,22 +128,6 @@ class TextFormatter(logging.Formatter):
             if fields.get(name, usually) != usually:
                 line += f"  {name}={fields[name]}"
         return f"{ms}  {line}"
-
-
-def _printable(text: str) -> str:
-    """Return a text with escapes in place of line breaks and other control characters."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
-    """Yield the lines of a table: the names of the columns, then a line for each row."""
-    cells = [[*rows[0]], *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        yield f"    {'  '.join(padded).rstrip()}"
 
 
 def formatter_for(

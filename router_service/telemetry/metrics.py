@@ -38,7 +38,6 @@ from router_service.policies.names import GOALS
 from router_service.policies.registry import POLICIES, choosing_reasons
 from router_service.policies.verified import Verified
 from router_service.temporary import temporary_directory
-from router_service.verifier.steps import UnverifiedReason
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -121,8 +120,6 @@ class Known(Enum):
     """The models that have a price."""
     COMPARED_MODELS = auto()
     """The models whose cost is compared with that of the baseline model: both have a price."""
-    DEPLOYMENTS = auto()
-    """The ids of the deployments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,20 +353,7 @@ class Metrics:
         "policy",
         "release",
     )
-    unpriced = _counter(
-        "unpriced_answers",
-        "Successful answers with unknown cost, because their model's price is missing.",
-        "model",
-    )
     # Conversations (router.conversations).
-    conversation_caches = _counter(
-        "conversation_caches",
-        "Requests of conversations whose prompt should be partly cached, by arm and by whether the "
-        "provider reported cached tokens: hit, miss.",
-        "arm",
-        "result",
-        starts=[_each(Known.ARMS, ("hit", "miss"))],
-    )
     conversation_cost_usd = _counter(
         "conversation_cost_usd",
         "Cost of the answers to requests of conversations: what they have cost (answered_by: "
@@ -400,14 +384,6 @@ class Metrics:
         "Cost of candidate answers that were not delivered, by arm; included in cost_usd.",
         "arm",
         starts=[_each(Known.PRICED_ARMS, if_verified=True)],
-    )
-    unverified_requests = _counter(
-        "unverified_requests",
-        "Requests for a verified answer that were answered without verification, by reason: "
-        "no_tools, several_choices, stored, background, server_tools, attachments, continued, "
-        "unread, router_failed, overloaded, candidates_failed, text.",
-        "reason",
-        starts=[_each(UnverifiedReason, if_verified=True)],
     )
     # Upstreams.
     attempts = _counter(
@@ -505,12 +481,6 @@ class Metrics:
         "Admitted requests whose answers are not complete.",
         aggregation="sum",
     )
-    tasks = _gauge(
-        "tasks",
-        "Running asyncio tasks. Their number follows the requests in flight; if it grows although "
-        "those do not, tasks leak.",
-        aggregation="sum",
-    )
     # Reloads and releases.
     publication_serial = _gauge(
         "publication_serial",
@@ -548,14 +518,6 @@ class Metrics:
         "model",
         "fits",
         starts=[_each(Known.MODELS, CallValidity)],
-    )
-    weak_evidence = _counter(
-        "weak_evidence",
-        "Tool calls that the conversation's next turn suggests are wrong, by arm and kind of "
-        "evidence: tool_error, repeated_call. Such a call may still be correct.",
-        "arm",
-        "kind",
-        starts=[_each(Known.ARMS, ("tool_error", "repeated_call"))],
     )
     feedback = _counter(
         "feedback",

@@ -21,6 +21,7 @@ from router_service.core.money import NANO, to_nusd
 from router_service.core.record import Record, RecordKind, RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME, recent_requests
+from router_service.database.upsert import insert_into
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import DAY_S, TURN_S, clean
 
@@ -278,18 +279,11 @@ def _insert_new(connection: Connection) -> str:
 
     Executed by SQLAlchemy itself, it would take 14 µs more for each row, and not 11 µs in all.
     """
-    # Imported here, so that only the dialect in use is loaded.
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
+    dialect = connection.dialect
+    is_postgresql = dialect.name == "postgresql"
+    if is_postgresql:
         from sqlalchemy.dialects.postgresql.base import PGDialect  # noqa: PLC0415
 
-        statement = insert(recent_requests).on_conflict_do_nothing()
         dialect = PGDialect(paramstyle="format")
-        return str(statement.compile(dialect=dialect))
-    from sqlalchemy.dialects.sqlite import insert as insert_in_sqlite  # noqa: PLC0415
-
-    return str(
-        insert_in_sqlite(recent_requests)
-        .on_conflict_do_nothing()
-        .compile(dialect=connection.dialect)
-    )
+    statement = insert_into(recent_requests, is_postgresql=is_postgresql)
+    return str(statement.on_conflict_do_nothing().compile(dialect=dialect))

@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from sqlalchemy import ColumnElement, select, tuple_
+from sqlalchemy import ColumnElement, Connection, func, select, tuple_
 
+from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import recent_requests
 from router_service.telemetry.metrics import NO_MODEL
@@ -121,6 +122,30 @@ def read_page(
         newer=None if is_newest else first or before,
         older=last if has_more or after is not None else None,
     )
+
+
+class ModelReasons(NamedTuple):
+    """How often, and at which cost, models answered for a reason."""
+
+    requests: int
+    cost_usd: float
+
+
+def read_reasons(
+    connection: Connection, wanted: RequestFilter, since_s: float
+) -> dict[tuple[str, str], ModelReasons]:
+    """Return the routed and named requests to models since a Unix time, by model and reason."""
+    columns = recent_requests.c
+    query = (
+        select(columns.model, columns.reason, func.count(), func.sum(columns.cost_nusd))
+        .where(*wanted.conditions(), columns.ended_us >= int(since_s * 1e6))
+        .where(columns.model.is_not(None), columns.reason.is_not(None))
+        .group_by(columns.model, columns.reason)
+    )
+    return {
+        (model, reason): ModelReasons(int(requests), int(cost_nusd or 0) / NANO)
+        for model, reason, requests, cost_nusd in connection.execute(query)
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def _status(record: Record) -> str:
     return BROKEN if record.ending is Ending.BROKEN else status_label(record.status)
 
 
-def _count_planned(  # noqa: PLR0912 - one after the other, in the order of the metrics
+def _count_planned(
     metrics: Metrics,
     counts: defaultdict[tuple[Any, ...], float],
     record: Record,
@@ -62,17 +62,13 @@ def _count_planned(  # noqa: PLR0912 - one after the other, in the order of the 
         counts[metrics.router_failures, record.track] += 1
     if record.fallback_from is not None:
         counts[metrics.fallbacks, record.fallback_from, model] += 1
-    if record.unverified is not None:
-        counts[metrics.unverified_requests, record.unverified] += 1
     if record.stream and record.first_byte_s is not None:
         child(metrics.time_to_first_token, model).observe(record.first_byte_s)
     for name, deployment_id, result, lost_usd in record.tries:
         counts[metrics.attempts, name, deployment_id, result] += 1
         if lost_usd:
             counts[metrics.cost_usd, name, "gateway", release] += lost_usd
-    is_priced = False
     for answer in record.answers:
-        is_priced = is_priced or (answer.is_accepted and answer.answer_usd is not None)
         _count_answer(metrics, counts, answer, release)
         if answer.arm is not None:
             outcome = "failed" if answer.failure is not None else "rejected"
@@ -81,9 +77,6 @@ def _count_planned(  # noqa: PLR0912 - one after the other, in the order of the 
             else:
                 counts[metrics.rejected_cost_usd, answer.arm] += answer.cost_usd or 0
             counts[metrics.candidates, answer.arm, record.track, outcome] += 1
-    is_answered = record.ending is Ending.COMPLETE and record.status < 400
-    if is_answered and not is_priced:
-        counts[metrics.unpriced, model] += 1
     if record.added_s is not None:
         metrics.verification_added_seconds.observe(record.added_s)
     if record.routed is not None:

@@ -26,8 +26,6 @@ from sqlalchemy import (
     delete,
     func,
     select,
-    true,
-    tuple_,
 )
 
 from router_service.access.key import BudgetPeriod
@@ -81,8 +79,6 @@ TURN_S = 0.3
 also has to notice revoked keys."""
 TIDY_ROWS = 2_000
 """Number of rows that one transaction deletes."""
-COUNTED_ROWS = 50_000
-"""Number of rows that are counted at once."""
 _TIDY_LOCK = 0x5357_5449_4459
 """Number of PostgreSQL's advisory lock that only one tidying process can hold."""
 
@@ -322,9 +318,9 @@ class UsageHistory:
         yield from _delete(database, state, is_old)
         excess = -self._max_rows
         for table in (usage, latencies):
-            for counted in _count(database, table):
-                excess += counted
-                yield None
+            with database.read() as connection:
+                excess += connection.execute(select(func.count()).select_from(table)).scalar_one()
+            yield None
         for step_s in STEPS_S:
             present = int(now_s) // step_s * step_s  # which is never deleted
             is_past = (usage.c.step_s == step_s) & (usage.c.start_s < present)
@@ -410,21 +406,3 @@ def _delete(
 
 def _has_key(table: Table, key: Iterable[Column[Any]]) -> ColumnElement[bool]:
     return and_(*(table.c[column.name] == bindparam(f"key_{column.name}") for column in key))
-
-
-def _count(database: Database, table: Table) -> Iterator[int]:
-    """Count the rows of a table, some at once; yield the numbers."""
-    key = list(table.primary_key)
-    condition: ColumnElement[bool] = true()
-    while True:
-        with database.read() as connection:
-            query = select(*key).where(condition).order_by(*key)
-            last = connection.execute(query.offset(COUNTED_ROWS - 1).limit(1)).first()
-            if last is None:
-                rest = select(func.count()).select_from(table).where(condition)
-                counted = connection.execute(rest).scalar_one()
-        if last is None:
-            yield counted
-            return
-        yield COUNTED_ROWS
-        condition = tuple_(*key) > tuple_(*last)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import BaseModel
 
 from router_service.core.money import NANO
+from router_service.core.reasons import Reason
 from router_service.database.usage_sums import PPM, UsageSums
 from router_service.measurement.expectations import RelativeAccuracy
+from router_service.telemetry.request_lists import ModelReasons
 
 
 class UsageFigures(BaseModel):
@@ -167,6 +170,35 @@ def _findings(figures: UsageFigures) -> list[str]:
         if number:
             found.append(f"{_count(number, 'tool call')} {one if number == 1 else many}.")
     return found
+
+
+def explain_dearest(
+    model: str,
+    reasons: Mapping[tuple[str, str], ModelReasons],
+    verified_share: float | None,
+) -> str | None:
+    """Return what share of requests went to the most expensive model and why; None if none did.
+
+    `reasons` are the requests by model and reason. `verified_share` is the expected cost of a
+    verified answer as a share of this model's; None if no verified policy was measured.
+    """
+    total = sum(each.requests for each in reasons.values())
+    own = {reason: each for (name, reason), each in reasons.items() if name == model}
+    count = sum(each.requests for each in own.values())
+    if not count:
+        return None
+    ordered = sorted(own.items(), key=lambda item: -item[1].requests)
+    labels: dict[str, str] = {reason: reason.label for reason in Reason}
+    why = "; ".join(f"{each.requests:,}: {labels.get(name, name)}" for name, each in ordered[:3])
+    sentence = (
+        f"Of the last day's {_count(total, 'request')} in the list, {count / total:.0%} went to"
+        f" {model}, the most expensive model: {why}."
+    )
+    unverified_usd = sum(e.cost_usd for reason, e in own.items() if reason != Reason.VERIFIED)
+    if verified_share is None or verified_share >= 1 or not unverified_usd:
+        return sentence
+    saved = _usd((1 - verified_share) * unverified_usd)
+    return f"{sentence} Verified answers would have saved about {saved} of these."
 
 
 def _count(number: int, noun: str) -> str:

@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from router_service.access.key import BudgetPeriod
 from router_service.core.errors import InvalidRequestError
+from router_service.core.text import aligned, printable
 from router_service.database.engine import Database
 from router_service.database.schema import keys, latencies, spending, usage
 from router_service.database.usage_sums import USAGE_SUMS, UsageSums
@@ -375,15 +376,10 @@ def write_table(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[
     lines = [head]
     for row in rows:
         total.add(row.sums)
-        lines.append((*(_printable(row.groups[group]) for group in by), *_figures(row.sums)))
+        lines.append((*(printable(row.groups[group] or "-") for group in by), *_figures(row.sums)))
     lines.append(("total", *[""] * (len(by) - 1), *_figures(total)))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for each in lines:
-        cells = (
-            cell.ljust(width) if index < len(by) else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(each, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip() + "\n"
+    for line in aligned(lines, left=len(by)):
+        yield f"{line}\n"
 
 
 def _figures(sums: UsageSums) -> tuple[str, ...]:
@@ -398,13 +394,6 @@ def _figures(sums: UsageSums) -> tuple[str, ...]:
         f"{figures.baseline_usd - figures.compared_usd:.4f}",
         "-" if accuracy is None else f"{accuracy:.1%}",
     )
-
-
-def _printable(name: str | None) -> str:
-    """Return a name without characters that a terminal might obey."""
-    if name is None:
-        return "-"
-    return "".join(each if each.isprintable() else "\ufffd" for each in name)
 
 
 def _as_text(name: str | None) -> str:

@@ -97,6 +97,8 @@ class ArtifactCard(BaseModel):
     """Model name that a client sends to have a request routed."""
     default_policy: str
     """Default policy of this gateway."""
+    expected: tuple[str, ...]
+    """Sentences on what this policy is expected to reach, and on the best addition to the pool."""
     frontier: tuple[FrontierPoint, ...]
     efficient: tuple[str, ...]
     """Policies of the frontier that are more accurate than every cheaper policy."""
@@ -123,7 +125,7 @@ class ArtifactCard(BaseModel):
 
     @classmethod
     def describe(cls, engine: Engine) -> ArtifactCard:
-        """Describe an engine's artifact; the first call may take a second."""
+        """Describe an engine's artifact; the first call may take some seconds."""
         manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
         mapping = engine.pool.mapping
         costs_usd = manifest.costs_usd(engine.pool.prices)
@@ -154,6 +156,7 @@ class ArtifactCard(BaseModel):
             rules=controls(),
             model_name=engine.settings.router.model_name,
             default_policy=str(engine.explainer.default_policy),
+            expected=engine.explainer.expectation(),
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
             is_sandbox=engine.settings.is_sandbox,

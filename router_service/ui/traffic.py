@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -31,8 +32,11 @@ from router_service.http.request_lists import visible_key
 from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
 from router_service.http.usage import readable_usage
 from router_service.policies.names import published_names
+from router_service.policies.verified import VERIFIED, is_verified
+from router_service.runtime.gateway import Gateway
+from router_service.telemetry.request_lists import RequestFilter, read_reasons
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S
-from router_service.telemetry.usage_figures import UsageFigures, UsageSummary
+from router_service.telemetry.usage_figures import UsageFigures, UsageSummary, explain_dearest
 from router_service.telemetry.usage_reports import (
     UsageFilter,
     read_biggest,
@@ -225,6 +229,8 @@ async def overview(
     """
     own_key = visible_key(request)
     gateway = gateway_of(request)
+    is_day = period is Period.DAY and (model, policy) == (None, None)
+    dearest = _dearest(gateway) if is_day and gateway.recent_requests.limit else None
     baseline = gateway.engine.pool.baseline
     baseline_model = None if baseline is None else baseline.name
     wanted = UsageFilter(model, policy, own_key or key, None if own_key else team)
@@ -234,6 +240,12 @@ async def overview(
         found = read_overview(
             database, period, time.time(), wanted, baseline_model, sees_all=sees_all
         )
+        if dearest is not None:
+            listed = RequestFilter(key=wanted.key, team=wanted.team)
+            with database.read() as connection:
+                reasons = read_reasons(connection, listed, time.time() - DAY_S)
+            sentence = explain_dearest(dearest.model, reasons, dearest.verified_share)
+            found.summary.details += () if sentence is None else (sentence,)
         return found.model_dump_json().encode()
 
     try:
@@ -241,6 +253,29 @@ async def overview(
     except (UsageDisabledError, DatabaseError) as exc:
         text = why_unavailable("Usage is not available", exc, sees_all=own_key is None)
         return UnavailableOverview(unavailable=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Dearest:
+    """The most expensive model that is routed, and what a verified answer costs compared with it.
+
+    The share is None if verified answers were not measured.
+    """
+
+    model: str
+    verified_share: float | None
+
+
+def _dearest(gateway: Gateway) -> Dearest | None:
+    engine, points = gateway.engine, gateway.operating_points
+    dearest = engine.releases.stable.dearest
+    if dearest is None:
+        return None
+    arm, model = dearest
+    default = str(engine.explainer.default_policy)
+    point = points and points.find(default if is_verified(default) else VERIFIED)
+    usd = engine.manifest.profile[arm].cost_usd()
+    return Dearest(model.name, point.cost_usd.value / usd if point and usd else None)
 
 
 def why_unavailable(

@@ -34,7 +34,7 @@ SERVING = ("redis", "postgres", "aws", "google", "azure", "otlp")
 REQUIREMENTS = {
     "cpu": [*of_extras("cpu", *SERVING)],
     "gpu": [*of_extras("gpu", *SERVING)],
-    "dev": [*of_extras("cpu", *SERVING, "train", "review", "ray"), *of_group("dev")],
+    "dev": [*of_extras("cpu", *SERVING, "train"), *of_group("dev")],
     **{name: [*of_group(name)] for name in ("build", "sbom", "installer", "no-deps")},
 }
 """Requirements that each lock is compiled from; `make lock` has the same list."""

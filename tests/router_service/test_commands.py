@@ -169,7 +169,7 @@ def test_goal_is_explained_with_its_intervals() -> None:
     ("goal", "problem"),
     [
         ("accuracy=0.999", "no rule was measured to reach this goal; the nearest, "),
-        ("theta=0.5", "write accuracy=best"),
+        ("theta=0.5", "write within=0.5"),
     ],
     ids=["unreachable", "no goal"],
 )

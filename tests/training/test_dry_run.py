@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,16 +49,10 @@ def test_every_experiment_of_the_paper_can_start(
     folder = tmp_path / "data" / str(source.answers)
     write_labelled(folder, config.arms)
     (folder / "rows.jsonl").rename(tmp_path / "data" / source.path)
-    if (chat := config.evaluation.chat_preferences) is not None:
-        row = {"prompt": "Hi", "model_a": chat.strong, "model_b": chat.weak, "winner": "model_a"}
-        (tmp_path / "data" / chat.path).write_text(json.dumps(row))
     assert dry_run("sweep", own, tmp_path / "data") == 0, capsys.readouterr().out
     printed = capsys.readouterr().out
     assert "50 measured queries, split into" in printed
     assert f"encoder {MINILM}: on this machine" in printed
-    assert "at most 30 epochs" in printed
-    assert "time of the encoder: at most" in printed
-    assert "GB free" in printed
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import json
 import logging
 import math
 import shutil
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,43 +27,26 @@ from switchcraft_training.models.checkpoints import Epoch
 
 pytestmark = pytest.mark.slow
 
-SWEEP_S = 600
-"""A minute on an idle machine: Ray's worker imports torch again."""
-
-
-@pytest.fixture
-def ray_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use one thread in Ray's workers and a wide terminal; restore the handler of SIGTERM.
-
-    By default, Ray gives its workers a niceness of 15, with which they starve on a busy machine.
-    """
-    monkeypatch.setenv("RAY_worker_niceness", "0")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
 
 def arguments(config: Path, data: Path, out: Path, *options: str) -> list[str]:
     """Return the arguments of `switchcraft-train sweep`."""
     return ["sweep", str(config), "--data", str(data), "--out", str(out), *options]
 
 
-@pytest.mark.timeout(SWEEP_S)
-@pytest.mark.usefixtures("ray_environment")
 def test_sweep_resumes_and_runs_nothing_twice(
     config: Path,
     benchmark: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finished runs are not repeated, locally or on Ray, and the summary contains all runs.
+    """Finished runs are not repeated, and the summary contains all runs.
 
     A run with an additional recording is a different run. The seeds are the configuration's unless
     the command names others.
     """
+    monkeypatch.setenv("COLUMNS", "200")
     shutil.copytree(benchmark / "bench", benchmark / "again")
     values = yaml.safe_load(config.read_text())
     values["also"] = [{"format": "bfcl", "path": "again"}]
@@ -76,11 +57,11 @@ def test_sweep_resumes_and_runs_nothing_twice(
     caplog.set_level(logging.INFO)
     assert main(arguments(config, benchmark, tmp_path / "out", "--seeds", "1")) == 0
     assert "1 runs, of which 0 are finished" in caplog.text
-    manifests = sorted((tmp_path / "out").glob("encoder-seed-*/artifact/manifest.json"))
+    manifests = sorted((tmp_path / "out").glob("made-up-seed-*/artifact/manifest.json"))
     written = [path.stat().st_mtime_ns for path in manifests]
     assert len(written) == 1
     capsys.readouterr()
-    status = main(arguments(config, benchmark, tmp_path / "out", "--ray"))
+    status = main(arguments(config, benchmark, tmp_path / "out"))
     assert status == 0, capsys.readouterr().err
     assert "2 runs, of which 1 are finished" in caplog.text
     assert [path.stat().st_mtime_ns for path in manifests] == written
@@ -116,19 +97,19 @@ def test_best_seed_is_chosen_on_validation_and_spreads_are_over_all_seeds(tmp_pa
         replace(finished("whole", 2, 0.8, 0.7), rules=dict.fromkeys(RULES, Point(0.8, 0.002))),
         replace(finished("one", 1, 0.5, 0.5), rules=rules),
     ]
-    summary = summarize(runs)
-    whole, one = summary.variants
+    variants = summarize(runs)
+    whole, one = variants
     assert (whole.best, one.best) == (runs[1], runs[2])
     assert whole.metrics["default_accuracy"].mean == pytest.approx(0.8)
     assert whole.metrics["default_accuracy"].standard_deviation == pytest.approx(0.02**0.5)
     assert whole.rules["drift=0.1"].cost_usd.mean == pytest.approx(0.0015)
     assert one.metrics["default_accuracy"].standard_deviation is None
     console = Console(record=True, width=180)
-    print_table(summary, console)
+    print_table(variants, console)
     text = console.export_text()
     assert "0.8 ± 0.14" in text
     assert "2 (best)" in text
-    write_summary(summary, tmp_path)
+    write_summary(variants, tmp_path)
     page = (tmp_path / "sweep.html").read_text()
     assert "theta=0.75" in page
     assert "Fine-tuning curves" in page

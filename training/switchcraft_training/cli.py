@@ -30,8 +30,6 @@ from switchcraft_training.options import (
     Data,
     DryRun,
     Processes,
-    Ray,
-    ray_address,
 )
 from switchcraft_training.publishing.command import publish
 from switchcraft_training.review.command import review
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from switchcraft_training.config import RunConfig
     from switchcraft_training.workers import Workers
 
-INSTALL = "pip install 'switchcraft-router[cpu,train,review]'"
+INSTALL = "pip install 'switchcraft-router[cpu,train]'"
 """Command that installs what the commands import."""
 
 _MISSING = (
@@ -68,7 +66,7 @@ app = create_command_line(
 )
 app.command(fetch, group=DATA)
 app.command(label, group=DATA)
-app.command(review)
+app.command(review, group=DATA)
 app.command(score, group=DATA)
 app.command(onboard, group=ARTIFACTS)
 app.command(pool)
@@ -122,7 +120,7 @@ def run(
     from switchcraft_training.config import load_config
 
     if dry_run:
-        return _run_dry(config, data, out, lambda read: {read.name: read}, lambda _: 1)
+        return _run_dry(config, data, lambda read: {read.name: read})
     workers = _workers(processes)
     print(pipeline.run(load_config(config), data, out, workspace=workspace, workers=workers))
     return 0
@@ -136,8 +134,6 @@ def sweep(
     data: Data,
     out: Path,
     seeds: Annotated[Sequence[int], SEVERAL] = (),
-    encoders: Annotated[Sequence[str], SEVERAL] = (),
-    ray: Ray = None,
     dry_run: DryRun = False,
 ) -> int:
     r"""Run the pipeline for every variant and seed of a configuration.
@@ -154,28 +150,16 @@ def sweep(
         config: a YAML file, or the name of a shipped one
         out: directory for the runs, sweep.json and sweep.html
         seeds: seeds of the runs (default: the configuration's `sweep.seeds`)
-        encoders: encoders, in the form of `encoder.source`, in place of the configuration's
-            variants
-        ray: run in parallel on Ray: on the cluster at ADDRESS (`auto` or HOST:PORT), whose machines
-            must share DATA and OUT; without ADDRESS, on this machine
     """
     from switchcraft_training.config import load_config
-    from switchcraft_training.evaluation.seeds import print_table
-    from switchcraft_training.sweep import run_sweep, sweep_seeds, sweep_variants
+    from switchcraft_training.sweep import run_sweep, sweep_variants
 
     if dry_run:
-        return _run_dry(
-            config,
-            data,
-            out,
-            lambda read: sweep_variants(read, encoders),
-            lambda read: len(sweep_seeds(read, seeds)),
-        )
-    result = run_sweep(load_config(config), data, out, seeds, encoders, ray_address(ray))
-    print_table(result.summary)
-    for folder, problem in result.failures.items():
+        return _run_dry(config, data, sweep_variants)
+    failures = run_sweep(load_config(config), data, out, seeds)
+    for folder, problem in failures.items():
         print(f"{folder}: {problem}", file=sys.stderr)
-    return 1 if result.failures else 0
+    return 1 if failures else 0
 
 
 def _workers(processes: int | None) -> Workers:
@@ -185,11 +169,7 @@ def _workers(processes: int | None) -> Workers:
 
 
 def _run_dry(
-    path: Path,
-    data: Path,
-    out: Path,
-    variants_of: Callable[[RunConfig], Mapping[str, RunConfig]],
-    seeds_of: Callable[[RunConfig], int],
+    path: Path, data: Path, variants_of: Callable[[RunConfig], Mapping[str, RunConfig]]
 ) -> int:
     """Check what a run or a sweep needs, print the result, and return the exit status."""
     from switchcraft_training.config import load_config
@@ -198,7 +178,7 @@ def _run_dry(
     found = DryRun()
     with found.noting():
         config = load_config(path)
-        found = dry_run(variants_of(config), data, out, seeds_of(config))
+        found = dry_run(variants_of(config), data)
     for fact in found.facts:
         print(f"ok       {fact}")
     for problem in found.problems:
@@ -265,70 +245,6 @@ def import_(
             from switchcraft_training.datasets.importing import import_dataset
 
             import_dataset(name, path, options)
-
-
-@app.command(group=DATA)
-def compare(
-    recordings: Sequence[Path] = (),
-    /,
-    *,
-    labelled: Annotated[Sequence[tuple[Path, Path]], Parameter(metavar="ROWS ANSWERS")] = (),
-    paraphrases: str | None = None,
-    out: Path,
-    peer: bool = False,
-) -> None:
-    """Compare our checker's verdicts on recorded answers with those of BFCL's checker.
-
-    BFCL is the Berkeley Function Calling Leaderboard. Prints a table of agreement, and writes the
-    answers on which the two disagree.
-
-    For example:
-
-        switchcraft-train compare data/bfcl-2024-08 --out comparison --peer
-        switchcraft-train compare --labelled rows.jsonl runs/labels --out comparison
-
-    Args:
-        recordings: directories of BFCL results with verdicts
-        labelled: a labelling run of any dataset: its file of rows and its directory of answers,
-            which the installed bfcl-eval judges; may be repeated
-        paraphrases: an encoder that decides whether texts have the same meaning, as
-            `encoder.source` (default: our checker accepts no paraphrases)
-        out: directory for the table and the disagreements
-        peer: also run the checker of the installed bfcl-eval
-    """
-    from switchcraft_training.comparison import CompareOptions, compare_checkers
-    from switchcraft_training.labelling.answers import LabelledRun
-
-    if not recordings and not labelled:
-        problem = "is missing: name directories of BFCL results, or give --labelled ROWS ANSWERS"
-        raise ConfigError("compare", "recordings", problem)
-    options = CompareOptions(
-        recordings=recordings,
-        labelled=[LabelledRun(rows, answers) for rows, answers in labelled],
-        with_peer=peer,
-        paraphrases=paraphrases,
-    )
-    print(compare_checkers(options, out))
-
-
-@app.command(group=DATA)
-def agent_tasks(outcomes: Path, /, *, out: Path) -> None:
-    """Make the table of whole agent tasks, from which `switchcraft advise --task` chooses.
-
-    The table has each model's success with a 95% interval, and its cost per task.
-
-    Example: `switchcraft-train agent-tasks data/agents-2026 --out agent-tasks.json`
-
-    Args:
-        outcomes: directory of recorded outcomes of whole tasks
-        out: file for the table
-    """
-    from switchcraft_training.agent_tasks import make_table
-    from switchcraft_training.datasets.rows import write_lines
-
-    table = make_table(outcomes)
-    write_lines([table.model_dump_json(indent=1, exclude_none=True).encode()], out)
-    print(f"{len(table.figures)} figures of {len(table.names)} models are in {out}.")
 
 
 @app.command(group=ARTIFACTS)
@@ -440,37 +356,6 @@ def add_unfamiliar(
             f"{each.context}  {each.auc:.3f}  {each.auc_of_two:.3f}  {each.right_of_two:.3f}"
             f"  {each.calibration_error:.3f}  {each.difference * 100:+.1f}  {each.cost_share:.1%}"
         )
-
-
-@app.command(group=ARTIFACTS)
-def add_familiarity(artifact: Path, /, *, data: Data, out: Path, workspace: Path) -> None:
-    r"""Let an artifact tell which requests are unlike its training data.
-
-    Nothing else of it changes, and no router is trained. `run` does this for new artifacts.
-
-    For example:
-
-        switchcraft-train add-familiarity runs/today/artifact --data data \
-          --workspace runs/today/work --out NEW
-
-    Args:
-        artifact: the artifact's directory
-        out: directory for the new artifact; may be the artifact's own
-        workspace: directory for labels, reused by later runs
-    """
-    import numpy as np
-
-    from switchcraft_training import familiarity
-
-    workspace.mkdir(parents=True, exist_ok=True)
-    spec = familiarity.add_familiarity(artifact, data, out, workspace).familiarity
-    if spec is None:
-        return
-    far = np.interp(spec.limit, spec.shares[::-1], spec.distances[::-1])
-    print(
-        f"{spec.limit:.0%} of {spec.queries} held-out queries with unseen tools are farther than"
-        f" {far:.2f} from the training data, and therefore unfamiliar."
-    )
 
 
 @app.command(group=GATEWAYS)

@@ -16,7 +16,7 @@ from router_service.measurement.goals import parse_goal
 from router_service.policies.costs import Price
 from router_service.policies.names import DEFAULT, choosing_name
 from router_service.policies.registry import parse_policy
-from router_service.policies.verified import VERIFIED, is_verified
+from router_service.policies.verified import VERIFIED
 from router_service.predictor.model import Probability
 from router_service.predictor.packing import PackingSpec
 
@@ -148,6 +148,10 @@ hashed words and word pairs, small networks over the structural features, and tr
 structural features."""
 
 
+Precision = Literal["no", "bf16", "fp16"]
+"""Precision of the encoder's matrix products in training."""
+
+
 class TrainingConfig(_Frozen):
     """Hyperparameters; the defaults are the paper's for DistilBERT (appendix on training)."""
 
@@ -159,9 +163,6 @@ class TrainingConfig(_Frozen):
         " Reports and baselines always use the share.",
     )
     learning_rate: float = Field(5e-5, gt=0)
-    head_learning_rate: float | None = Field(
-        None, gt=0, description="Default: the encoder's learning rate."
-    )
     batch_size: int = Field(16, ge=1, description="Rows per step on each device.")
     evaluation_batch_size: int = Field(
         16, ge=1, description="Rows per step on each device, for validation."
@@ -175,7 +176,7 @@ class TrainingConfig(_Frozen):
     )
     warmup_ratio: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.01, ge=0)
-    precision: Literal["no", "bf16", "fp16"] | None = Field(
+    precision: Precision | None = Field(
         None, description="Mixed precision of the encoder. Default: fp16 on a GPU, otherwise none."
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the classification heads.")
@@ -192,9 +193,6 @@ class TrainingConfig(_Frozen):
         " quarter of the limit, because leaves have more rows than they need to have. An artifact"
         " has up to two forests, and the one for the demand for calls is smaller.",
     )
-    structure_width: int = Field(
-        64, ge=1, description="Width of the two layers over the structural features."
-    )
     auxiliary_weight: float = Field(
         0.0,
         ge=0,
@@ -209,33 +207,11 @@ class TrainingConfig(_Frozen):
         return {name: share / total for name, share in self.shares.items()}
 
 
-class ChatPreferencesConfig(_Frozen):
-    """Preferences between chat answers, for the baseline that is trained as RouteLLM."""
-
-    path: Path = Field(
-        description="JSON lines with the strings `prompt`, `model_a`, `model_b`, and `winner`"
-        " (`model_a`, `model_b`, `tie` or `tie (bothbad)`); other fields are ignored. The path is"
-        " relative to the folder of the option `--data`, and may end in `.gz`."
-    )
-    strong: str = Field(description="The model in the file that represents the pool's best arm.")
-    weak: str = Field(description="The model in the file that represents the cheapest arm.")
-    strong_share: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="The share of training queries that go to the best arm. It determines the"
-        " threshold for the win probability.",
-    )
-
-    @model_validator(mode="after")
-    def _two_models(self) -> ChatPreferencesConfig:
-        if self.strong == self.weak:
-            raise ValueError("`strong` and `weak` must be different models")
-        return self
-
-
-REMOVED_SETTINGS = ("seeds", "learning_curve")
-"""Settings of `evaluation` that artifacts may name, and that no longer exist."""
+REMOVED_SETTINGS = {
+    "evaluation": ("seeds", "chat_preferences"),
+    "training": ("head_learning_rate", "structure_width"),
+}
+"""Settings that artifacts may name, and that no longer exist, by section."""
 
 
 class EvaluationConfig(_Frozen):
@@ -295,14 +271,9 @@ class EvaluationConfig(_Frozen):
         description="Whether to also measure with conversations that are truncated at the encoder's"
         " window instead of packed. This takes minutes if the inputs are long.",
     )
-    chat_preferences: ChatPreferencesConfig | None = Field(
-        None, description="Adds a baseline that is trained on preferences between chat answers."
-    )
 
     @model_validator(mode="after")
     def _check_protocol(self) -> EvaluationConfig:
-        if self.chat_preferences is not None and not self.baselines:
-            raise ValueError("`chat_preferences` requires `baselines: true`")
         if self.protocol == "split" and self.grouped_by == "tools":
             raise ValueError("`grouped_by: tools` is only allowed for the protocol `folds`")
         if self.known_tools and self.grouped_by != "tools":
@@ -408,8 +379,9 @@ class RunConfig(_Frozen):
     def _check_together(self) -> RunConfig:
         if self.verifier and self.evaluation.protocol == "split":
             raise ValueError("`verifier` requires the protocol `folds`")
-        if is_verified(self.policies[DEFAULT]) and not self.verifier:
-            raise ValueError("the default policy `verified` requires `verifier: true`")
+        if choosing_name(self.policies) != DEFAULT and not self.verifier:
+            default = self.policies[DEFAULT]
+            raise ValueError(f"the default policy `{default}` requires `verifier: true`")
         if self.evaluation.baseline_encoder == "distilled" and self.encoder.distilled is None:
             raise ValueError("`baseline_encoder: distilled` requires `encoder.distilled`")
         is_weak = any(source.weak_evidence for source in (self.source, *self.also))
@@ -525,7 +497,8 @@ def dump_config(config: RunConfig) -> str:
 def trained_config(manifest: Manifest) -> RunConfig:
     """Return the configuration that an artifact was trained with, with the packing that it uses."""
     values = yaml.safe_load(manifest.provenance.config)
-    for name in REMOVED_SETTINGS:
-        values["evaluation"].pop(name, None)
+    for section, names in REMOVED_SETTINGS.items():
+        for name in names:
+            values[section].pop(name, None)
     config = RunConfig.model_validate(values)
     return config.model_copy(update={"packing": manifest.packing})

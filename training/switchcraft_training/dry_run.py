@@ -1,45 +1,32 @@
-"""`run --dry-run` and `sweep --dry-run`: everything that can stop a run, found before it starts.
+"""`run --dry-run` and `sweep --dry-run`: what can stop a run, found before it starts.
 
-A dry run reads the sources without judging their answers, splits the rows, looks for the encoders
-on this machine and on the model hub, and compares the disk space with what checkpoints need. One
-training step of the encoder with random weights gives an upper limit of the training time.
+A dry run reads the sources without judging their answers, splits the rows, and looks for the
+encoders on this machine and on the model hub.
 """
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import comb
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from pydantic import ValidationError
-from tokenizers import Tokenizer
 
-from router_service.apis.conversation import parse_conversation
 from router_service.core.errors import ConfigError, DataError, SwitchcraftError
-from router_service.predictor.packing import Packer
-from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import unique
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import open_source, require_measured_rows
-from switchcraft_training.models.encoders import (
-    PretrainedEncoder,
-    find_encoder,
-    load_untrained,
-    packing_for,
-)
+from switchcraft_training.models.encoders import find_encoder, load_untrained, packing_for
+from switchcraft_training.models.frozen import freeze
 from switchcraft_training.models.model import EncoderBranch
-from switchcraft_training.models.optimization import start_accelerator
+from switchcraft_training.models.optimization import precision_of
 from switchcraft_training.records import Example
 from switchcraft_training.training_data import TrainingData
 from switchcraft_training.verification import require_answers
@@ -51,12 +38,6 @@ WEIGHTS: Final = (
 """Names of files with an encoder's weights, or with the list of these files."""
 
 HUB_TIMEOUT_S = 10
-SAMPLED_ROWS = 200
-"""Rows that are packed to estimate the mean number of tokens."""
-TIMED_ROWS = 2
-CHECKPOINT_WEIGHTS = 8
-"""Space of checkpoints while one is replaced, in units of the encoder's weights: two copies of the
-weights, of AdamW's two moments and of the best weights so far."""
 
 
 @dataclass(slots=True)
@@ -86,56 +67,31 @@ class DryRun:
             self.facts.append(text)
 
 
-def dry_run(configs: Mapping[str, RunConfig], data: Path, out: Path, seeds: int = 1) -> DryRun:
-    """Check every configuration, by its variant's name, for runs with this number of seeds."""
+def dry_run(configs: Mapping[str, RunConfig], data: Path) -> DryRun:
+    """Check every configuration, by its variant's name."""
     found = DryRun()
-    needed_bytes = seconds = 0.0
     read: dict[str, Sequence[Example]] = {}
-    efforts: dict[str, _Effort] = {}
     for name, config in configs.items():
-        before = len(found.problems)
         key = config.model_dump_json(include={"source", "also", "pool"})
-        examples: Sequence[Example] = ()
-        rows = 0
         with found.noting():
             examples = read[key] = read.get(key) or _measured(config, data)
-            rows = _trained_rows(name, config, examples, data, found)
-        if (chat := config.evaluation.chat_preferences) is not None:
-            with found.noting():
-                battles = len(read_preferences(chat, data).battles)
-                found.fact(f"chat preferences {chat.path}: {battles:,} battles with a winner")
+            found.fact(f"{name}: {_division(config, examples, data)}")
         if config.verifier:
             with found.noting():
                 require_answers(config, data)
-        for source in dict.fromkeys((config.encoder.source, config.checking.paraphrases)):
-            if source is not None:
-                with found.noting():
-                    found.fact(_find_weights(source))
-        if len(found.problems) > before:
-            continue  # Without rows or an encoder, there is nothing to time.
         with found.noting():
-            key = config.model_dump_json(include={"source", "encoder", "packing", "training"})
-            if key not in efforts:
-                encoder = load_untrained(config.encoder.source)
-                efforts[key] = _measure(config, encoder, examples)
-            effort = efforts[key]
-            trainings = seeds * _trainings(config)
-            seconds += trainings * effort.seconds(rows, config)
-            needed_bytes += effort.kept_bytes(trainings) + effort.checkpoint_bytes
-            noun = "training" if trainings == 1 else "trainings"
-            work = f"{trainings} {noun} of at most {config.training.max_epochs} epochs on"
-            if effort.is_frozen:
-                work = "the frozen encoder reads"
-            found.fact(
-                f"{name}: {work} {rows:,} rows of {effort.tokens:.0f} tokens on average, with"
-                f" {effort.row_s:.2g} s a row on {effort.device}"
+            precision_of(config)
+        with found.noting():
+            source, settings = config.encoder.source, config.encoder
+            found.fact(_find_weights(source))
+            encoder = load_untrained(source)
+            packing_for(encoder, config.packing)
+            freeze(
+                EncoderBranch(encoder.model, 1, pooling="cls", dropout=0), settings.frozen_layers
             )
-    _check_disk(found, needed_bytes, out)
-    if seconds:
-        found.fact(
-            f"time of the encoder: at most {_duration(seconds)} in one process; judging answers,"
-            " baselines, export and reports come on top"
-        )
+        if config.checking.paraphrases is not None:
+            with found.noting():
+                found.fact(_find_weights(config.checking.paraphrases))
     return found
 
 
@@ -168,19 +124,14 @@ def _measured(config: RunConfig, data: Path) -> tuple[Example, ...]:
     return tuple(complete[row] for row in unique(complete, config.evaluation.distinct_within))
 
 
-def _trained_rows(
-    name: str, config: RunConfig, examples: Sequence[Example], data: Path, found: DryRun
-) -> int:
-    """Return the number of measured rows that one router is trained on."""
+def _division(config: RunConfig, examples: Sequence[Example], data: Path) -> str:
+    """Return how the measured rows are divided; raises the errors of dividing them."""
     table = Table(tuple(examples), config.arms, np.ones((len(examples), len(config.arms))))
     require_measured_rows(table, config, data)
+    measured = f"{len(examples):,} measured queries"
     if config.evaluation.protocol == "split":
-        sizes = TrainingData(config, table, Path()).split().sizes()
-        found.fact(f"{name}: {len(examples):,} measured queries, split into {sizes}")
-        return sizes["train"]
-    folds = config.evaluation.folds
-    found.fact(f"{name}: {len(examples):,} measured queries in {folds} folds")
-    return len(examples) * (folds - 1) // folds
+        return f"{measured}, split into {TrainingData(config, table, Path()).split().sizes()}"
+    return f"{measured} in {config.evaluation.folds} folds"
 
 
 def _find_weights(source: str) -> str:
@@ -217,93 +168,3 @@ def _find_weights(source: str) -> str:
 
 def _first_line(exc: Exception) -> str:
     return (str(exc).strip().splitlines() or [type(exc).__name__])[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Effort:
-    """Measured time of training on one row of mean length, and the size of the encoder."""
-
-    tokens: float
-    row_s: float
-    device: str
-    weight_bytes: int
-    is_frozen: bool
-
-    def seconds(self, rows: int, config: RunConfig) -> float:
-        """Return the longest time of one training; early stopping may end it sooner."""
-        epochs = 1 if self.is_frozen else config.training.max_epochs
-        return rows * epochs * self.row_s
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        return 0 if self.is_frozen else CHECKPOINT_WEIGHTS * self.weight_bytes
-
-    def kept_bytes(self, trainings: int) -> int:
-        """Return the space of the weights that each finished training keeps, with an artifact."""
-        return 0 if self.is_frozen else 2 * trainings * self.weight_bytes
-
-
-def _measure(config: RunConfig, encoder: PretrainedEncoder, examples: Sequence[Example]) -> _Effort:
-    """Time a step of training on rows of mean length; raises ConfigError as training would."""
-    accelerator = start_accelerator(config)
-    device = accelerator.device
-    packing = packing_for(encoder, config.packing)
-    packer = Packer(packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
-    sample = examples[:: max(1, len(examples) // SAMPLED_ROWS)]
-    lengths = [len(packer.pack(parse_conversation(each.request)).token_ids) for each in sample]
-    tokens = float(np.mean(lengths))
-    is_frozen = (
-        config.encoder.frozen_layers == "all"
-        or config.encoder.distilled is not None
-        or "encoder" not in config.training.branch_shares
-    )
-    settings = config.training
-    branch = EncoderBranch(
-        encoder.model, len(config.arms), pooling=config.encoder.pooling, dropout=settings.dropout
-    ).to(device)
-    ids = torch.ones(TIMED_ROWS, max(1, round(tokens)), dtype=torch.long, device=device)
-    mask = torch.ones_like(ids)
-    row_s = 0.0
-    for _ in range(2):  # The first step warms up.
-        begin = time.perf_counter()
-        with accelerator.autocast(), torch.set_grad_enabled(not is_frozen):
-            loss = branch(ids, mask).float().square().mean()
-        if not is_frozen:
-            loss.backward()
-        loss.item()  # waits for the device
-        row_s = (time.perf_counter() - begin) / TIMED_ROWS
-    weight_bytes = sum(p.numel() * p.element_size() for p in branch.parameters())
-    return _Effort(tokens, row_s, device.type, weight_bytes, is_frozen)
-
-
-def _trainings(config: RunConfig) -> int:
-    """Return how often one run trains a router. Frozen states are computed only once."""
-    settings = config.evaluation
-    if config.encoder.frozen_layers == "all" or "encoder" not in config.training.branch_shares:
-        return 1
-    if settings.protocol == "split":
-        return 1 + settings.truncated
-    nested = comb(settings.folds, 2) if config.verifier else 0
-    return settings.folds * (1 + settings.truncated) + 1 + nested
-
-
-def _check_disk(found: DryRun, needed_bytes: float, out: Path) -> None:
-    folder = out.resolve()
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        found.problems.append(f"{out}: {folder} is a file; choose another folder with --out")
-        return
-    free = shutil.disk_usage(folder).free
-    text = f"{needed_bytes / 1e9:,.1f} GB for checkpoints and artifacts, {free / 1e9:,.1f} GB free"
-    if needed_bytes > free:
-        found.problems.append(f"{out}: {text}; free some space or choose another folder with --out")
-    else:
-        found.fact(f"disk: {text}")
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.1f} s"

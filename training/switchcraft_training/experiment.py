@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from router_service.measurement.rules import Kind, route
+from router_service.measurement.rules import route
 from router_service.predictor.model import IDENTITY, Calibration
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines
-from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.splits import Division, Part, Split
 from switchcraft_training.data.table import Floats
@@ -76,14 +75,12 @@ class ExperimentResult:
     calibration: Calibration
 
 
-def run_experiment(
-    data: TrainingData, workers: Workers = SINGLE_PROCESS
-) -> ExperimentResult | None:
+def run_experiment(data: TrainingData, workers: Workers = SINGLE_PROCESS) -> ExperimentResult:
     """Measure held-out predictions, with the variants and baselines of the configuration.
 
     Folds are measured by the int8 graphs that they would ship. A router that ships itself is
-    measured in full precision, as in the paper, and the run compares its int8 graph with it. Return
-    None in every process except the main one. Raises the errors of `TrainingData.divide`.
+    measured in full precision, as in the paper, and the run compares its int8 graph with it. Raises
+    the errors of `TrainingData.divide`.
     """
     config, division = data.config, data.divide()
     settings, shares = config.evaluation, config.training.branch_shares
@@ -99,8 +96,6 @@ def run_experiment(
     if settings.truncated:
         with stage(TRUNCATED):
             truncated = predict_held_out(data.truncated(), division, workers=workers)
-    if predictions is None:
-        return None
 
     # Choose the calibration, and the rules that reach goals. Calibration methods are compared, and
     # rows of the tuning part calibrated, by other groups of that part.
@@ -191,15 +186,8 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
         embed,
         None if config.unprofiled_arms else config.profiles,
         truncated=config.evaluation.truncated,
-        preferences=data.preferences,
     )
     for baseline in fitted:
         log.info("fitting baseline: %s", baseline.name)
         with step(baseline.name):
-            predicted = held_out(baseline, table, splits, rule)
-        kind: Kind = "baseline"
-        if isinstance(baseline, DatasetOracle):
-            kind = "oracle"
-        elif isinstance(baseline, Heuristic):
-            kind = "heuristic"
-        yield Entrant(kind, baseline.name, predicted.choices, predicted.probabilities)
+            yield held_out(baseline, table, splits, rule)

@@ -8,18 +8,14 @@ and distances.
 from __future__ import annotations
 
 import logging
-import shutil
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.artifact import MANIFEST, Artifact, Manifest, read_manifest, save_manifest
 from router_service.core.errors import UnbalancedFoldsError
 from router_service.predictor.familiarity import FamiliaritySpec, Sizes
-from switchcraft_training.config import trained_config
 from switchcraft_training.data.table import Floats
-from switchcraft_training.training_data import TrainingData, read_training_data
+from switchcraft_training.training_data import TrainingData
 
 log = logging.getLogger(__name__)
 
@@ -116,20 +112,3 @@ def quantiles(far: Floats) -> tuple[Floats, Floats]:
     ranks: NDArray[np.int64] = np.unique(wanted.round().astype(np.int64))
     kept, first = np.unique(far[ranks].round(6), return_index=True)
     return kept, (len(far) - ranks[first]) / len(far)
-
-
-def add_familiarity(artifact: Path, data: Path, out: Path, workspace: Path) -> Manifest:
-    """Fit the familiarity for an artifact, and write the artifact with it to the directory `out`.
-
-    Nothing else of the artifact changes, and no router is trained. `out` may be the artifact's own
-    directory. The configuration that the artifact holds and the recorded answers in `data` give
-    the queries. Raises the errors of `read_training_data` and `Artifact.load`.
-    """
-    manifest = Artifact.load(artifact).manifest
-    training = read_training_data(trained_config(manifest), data, workspace)
-    if out.resolve() != artifact.resolve():
-        shutil.copytree(artifact, out, dirs_exist_ok=True)
-    update = {"familiarity": fit_familiarity(training)}
-    changed = read_manifest(out / MANIFEST).model_copy(update=update)
-    save_manifest(out, changed)
-    return changed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -32,17 +31,7 @@ DryRun: TypeAlias = Annotated[
     bool,
     Parameter(
         "--dry-run",
-        help="check the configuration, the data, the encoders and the disk space, and estimate the"
-        " time, without training; the exit status is 1 if there are problems",
+        help="check the configuration, the data and the encoders without training; the exit status"
+        " is 1 if there are problems",
     ),
 ]
-
-Ray: TypeAlias = Annotated[
-    Sequence[str] | None, Parameter("--ray", consume_multiple=(0, 1), metavar="[ADDRESS]")
-]
-"""An option with or without the address of a cluster."""
-
-
-def ray_address(ray: Sequence[str] | None) -> str | None:
-    """Return the address of the cluster, `local` if none was named, or None without `--ray`."""
-    return None if ray is None else (*ray, "local")[0]

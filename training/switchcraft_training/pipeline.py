@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 
 from router_service.artifact import Provenance
-from switchcraft_training.baselines.chat import read_preferences
 from switchcraft_training.config import RunConfig, dump_config
 from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.outcomes import CheckedAnswers
@@ -39,7 +38,6 @@ from switchcraft_training.experiment import (
     experiment_stages,
     run_experiment,
 )
-from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.progress import running, stage
 from switchcraft_training.shipping import ship_router, train_on_all
 from switchcraft_training.training_data import (
@@ -82,11 +80,9 @@ def run(
     """Run every stage on the sources in `data`; return the artifact's directory, `out/artifact`.
 
     Checkpoints and other files that later runs reuse go to `workspace` (default: `out/work`).
-    `workers` train the folds. If `accelerate launch` has started several processes, only the main
-    one continues after training. Raises DataError if a row of a source or of the chat preferences
-    cannot be parsed or if too few queries can be measured, and ConfigError if an arm of the pool
-    has no recorded answers, if a verifier is wanted and no answers are recorded, or if the chat
-    preferences lack the strong or the weak model.
+    `workers` train the folds. Raises DataError if a row of a source cannot be parsed or if too few
+    queries can be measured, and ConfigError if an arm of the pool has no recorded answers, or if a
+    verifier is wanted and no answers are recorded.
     """
     if config.verifier:
         require_answers(config, data)
@@ -97,9 +93,8 @@ def run(
         )
     with running(run_stages(config)) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work", workers)
-    if is_main_process():
-        usages = [asdict(usage) for usage in stages.usages.values()]
-        (out / STAGES).write_text(json.dumps(usages, indent=2) + "\n")
+    usages = [asdict(usage) for usage in stages.usages.values()]
+    (out / STAGES).write_text(json.dumps(usages, indent=2) + "\n")
     return directory
 
 
@@ -124,9 +119,7 @@ def _run_stages(
 
     # Read the answers, and pack the queries.
     provenance = trace(config, data)
-    chat = settings.chat_preferences
-    preferences = None if chat is None else read_preferences(chat, data)
-    training = replace(read_training_data(config, data, workspace), preferences=preferences)
+    training = read_training_data(config, data, workspace)
     examples = training.table.examples
 
     # Divide the rows, train routers, and measure their predictions of rows that they have not seen.
@@ -134,12 +127,11 @@ def _run_stages(
 
     # Ship the router that was measured, or with folds one that is trained on all rows.
     encoder = training.load_encoder()
-    trained = None if result is None else result.predictions.trained
+    trained = result.predictions.trained
     if not is_split:
         with stage(FINAL_ROUTER):
             trained = train_on_all(training, encoder)
-    if result is None or trained is None or not is_main_process():
-        return directory
+    assert trained is not None  # noqa: S101 - for types
     with stage(EXPORT):
         parity = ship_router(training, result, trained, encoder, provenance, directory)
 
@@ -199,7 +191,6 @@ def measure_known_tools(
     config = data.config.model_copy(update={"evaluation": alone, "policies": policies})
     data = replace(data, config=config).grouped_by("queries")
     result = run_experiment(data, workers)
-    assert result is not None  # noqa: S101 - only the main process measures
     verified: VerifiedFigures | None = None
     if config.verifier:
         calibrated = result.experiments["test"].probabilities

@@ -18,7 +18,6 @@ from switchcraft_training.data.table import Floats
 from switchcraft_training.models.export import export_int8
 from switchcraft_training.models.finetuning import compute_states
 from switchcraft_training.models.model import RouterModel
-from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, branch_logits, train_router
 from switchcraft_training.progress import step
 from switchcraft_training.training_data import TrainingData
@@ -65,9 +64,7 @@ def mix_branches(branches: Mapping[str, Floats], shares: Mapping[str, float]) ->
     return sigmoid(np.asarray(logits, dtype=np.float64))
 
 
-def cross_validate(
-    data: TrainingData, workers: Workers = SINGLE_PROCESS
-) -> HeldOutPredictions | None:
+def cross_validate(data: TrainingData, workers: Workers = SINGLE_PROCESS) -> HeldOutPredictions:
     """Train a router on each fold and predict its test rows, whichever protocol the run follows."""
     division = Division.of_folds(data.table, data.folds())
     return predict_held_out(data, division, workers=workers)
@@ -80,17 +77,14 @@ def predict_held_out(
     exported: bool = False,
     kept: bool = False,
     workers: Workers = SINGLE_PROCESS,
-) -> HeldOutPredictions | None:
+) -> HeldOutPredictions:
     """Train a router on each split of a division, and predict the division's rows.
 
     If `exported`, the int8 graphs predict these rows, too. If `kept`, the result has the router of
-    the first split. Return None in all processes of `accelerate launch` except the main one, which
-    only help to train.
+    the first split.
     """
     splits, order = division.splits, division.order
     found = [*train_splits(data, splits, workers, exported=exported, kept=kept)]
-    if not found:
-        return None
     folds = np.repeat(np.arange(len(splits)), [len(split.test) for split in splits])[order]
     costs_usd = np.array([data.expected_costs_usd(split.train) for split in splits])
     return HeldOutPredictions(
@@ -118,19 +112,19 @@ def train_splits(
     """Train a router on each split, several at the same time, and yield its predictions.
 
     `unit` is what progress calls a split. What the splits share is computed first: the encoder, and
-    its states if it is frozen. Yields nothing in all processes except the main one.
+    its states if it is frozen.
     """
     if workers.processes > 1 and "encoder" in data.config.training.branch_shares:
         encoder = data.load_encoder()
         with step("frozen layers"):
             compute_states(encoder, data.config, data.table, data.workspace)
     predict = partial(predict_split, exported=exported, kept=kept)
-    return filter(None, workers.map(predict, data, splits, unit))
+    return workers.map(predict, data, splits, unit)
 
 
 def predict_split(
     data: TrainingData, split: Split, *, exported: bool, kept: bool
-) -> RowPredictions | None:
+) -> RowPredictions:
     """Train a router on a split, and predict its test rows, in their order."""
     config, workspace = data.config, data.workspace
     train, validation, test = map(
@@ -138,8 +132,6 @@ def predict_split(
     )
     encoder = data.load_encoder()
     trained = train_router(encoder, config, train, validation, workspace=workspace)
-    if not is_main_process():
-        return None
     with step("held-out predictions"):
         branches = branch_logits(trained.model, config, test, workspace)
     probabilities, demand = mix_branches(branches, config.training.branch_shares), None

@@ -18,7 +18,6 @@ from router_service.measurement.rules import Outcomes
 from router_service.policies.costs import ArmProfile
 from router_service.predictor.packing import Packed, Packer
 from router_service.predictor.words import Ids
-from switchcraft_training.baselines.chat import ChatPreferences
 from switchcraft_training.baselines.inputs import Views
 from switchcraft_training.config import Grouping, RunConfig
 from switchcraft_training.data.splits import Division, Split, fold_table, group_table, split_table
@@ -37,14 +36,12 @@ PACKING = "packing"
 class TrainingData:
     """A table whose queries are packed as in the gateway, and the configuration for training on it.
 
-    `workspace` holds checkpoints and other files that later runs reuse. `preferences` train a
-    baseline, if the configuration names a file of them.
+    `workspace` holds checkpoints and other files that later runs reuse.
     """
 
     config: RunConfig
     table: Table
     workspace: Path
-    preferences: ChatPreferences | None = None
 
     @property
     def needs_validation(self) -> bool:
@@ -68,12 +65,6 @@ class TrainingData:
         config = self.config.encoder
         return distil(load_encoder(config.source), config, self.unrelated_token_ids, self.workspace)
 
-    def with_token_ids(self, ids: Sequence[Ids]) -> TrainingData:
-        """Return the same data with other token ids, one tuple per row."""
-        pairs = zip(self.table.packed, ids, strict=True)
-        packed = tuple(replace(row, token_ids=own) for row, own in pairs)
-        return replace(self, table=replace(self.table, packed=packed))
-
     def truncated(self) -> TrainingData:
         """Return the same data with measured rows that are truncated at the window, not packed.
 
@@ -81,11 +72,11 @@ class TrainingData:
         """
         table = self.table
         views = Views(self.config.packing, load_encoder(self.config.encoder.source).tokenizer)
-        ids = [row.token_ids for row in table.packed]
-        known: dict[int, int] = {}
+        packed, known = list(table.packed), dict[int, int]()
         for row in table.measured_rows:
-            ids[row] = _shared(views.truncated(table.examples[row]), known)
-        return self.with_token_ids(ids)
+            ids = _shared(views.truncated(table.examples[row]), known)
+            packed[row] = replace(packed[row], token_ids=ids)
+        return replace(self, table=replace(table, packed=tuple(packed)))
 
     def grouped_by(self, grouping: Grouping) -> TrainingData:
         """Return the same data with folds that are grouped in another way."""

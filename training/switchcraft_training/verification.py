@@ -29,7 +29,8 @@ from router_service.artifact import (
 )
 from router_service.checker.toolbox import Call
 from router_service.core.errors import ConfigError
-from router_service.measurement.held_out import HELD_OUT, HeldOut, read_judgements
+from router_service.measurement.goals import reach_goals
+from router_service.measurement.held_out import HELD_OUT, HeldOut, read_judgements, with_floors
 from router_service.measurement.rules import Bench, Entry, best_single, prices_in_usd
 from router_service.measurement.simulation import (
     MAX_CANDIDATES,
@@ -266,6 +267,8 @@ class VerifierStudy:
                 "files": file_hashes(directory),
             }
         )
+        if by_price:
+            changed = reach_goals(changed, with_floors(by_price, named))
         save_manifest(directory, changed)
         return changed
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from threadpoolctl import threadpool_limits
 
-from switchcraft_training.models.optimization import device, process_count
+from switchcraft_training.models.optimization import device
 from switchcraft_training.progress import (
     PartUsage,
     add_part,
@@ -47,8 +47,8 @@ class Workers:
 
     @classmethod
     def available(cls) -> Workers:
-        """Return a process per core, or a single one if a GPU or several processes train."""
-        if device().type != "cpu" or process_count() > 1:
+        """Return a process per core, or a single one if a GPU trains."""
+        if device().type != "cpu":
             return cls()
         return cls(torch.get_num_threads())
 

@@ -79,6 +79,7 @@ export interface ArtifactCard {
   rules: Array<Control>;
   model_name: string;
   default_policy: string;
+  expected: Array<string>;
   frontier: Array<FrontierPoint>;
   efficient: Array<string>;
   is_sandbox: boolean;

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from router_service.access.budgets import WRITE_S, Budgets, BudgetTimes, Reservation
-from router_service.access.hooks import ExpectedCost
+from router_service.access.budgets import WRITE_S, Budgets, ExpectedCost, Reservation
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
 from router_service.core.errors import AdmissionError, DatabaseError
 from router_service.core.money import NANO, to_nusd
@@ -77,7 +76,8 @@ class Process:
             settings=lambda: settings,
             on_refused=lambda why: self.refused.update([why]),
             clock=clock,
-            times=BudgetTimes(stale_s, idle_s),
+            stale_s=stale_s,
+            idle_s=idle_s,
         )
 
     def close(self) -> None:

@@ -9,9 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.access.hooks import IncomingRequest, Outcome
 from router_service.access.key import Key, Limits, Team
-from router_service.access.limits import LimitKind, RateLimits, TakenLimits, UsualTokens
+from router_service.access.limits import (
+    IncomingRequest,
+    LimitKind,
+    RateLimits,
+    TakenLimits,
+    UsualTokens,
+)
 from router_service.core.errors import AdmissionError, StoreError
 from router_service.core.record import AnswerResult, Record
 from router_service.store.backends import Correction, LimitDemand, open_backend
@@ -52,7 +57,7 @@ class Requests:
     ) -> tuple[IncomingRequest, TakenLimits | None]:
         """Admit a request, and return it with what it has taken; raises AdmissionError."""
         self._sent += 1
-        request = IncomingRequest(f"dec_{self._sent}", key, "POST", path, size_bytes, None)
+        request = IncomingRequest(f"dec_{self._sent}", key, path, size_bytes)
         return request, asyncio.run(self.limits.admit(request))
 
     def end(
@@ -63,7 +68,7 @@ class Requests:
         """Settle a request."""
         request, taken = sent
         assert taken is not None
-        self.limits.settle(request, taken, Outcome(200, record))
+        self.limits.settle(request, taken, record)
 
 
 def tokens_left(sent: tuple[IncomingRequest, TakenLimits | None]) -> int:

@@ -41,7 +41,7 @@ MESSAGES: dict[SwitchcraftError, str] = {
     refusals.model_not_found("gpt-9", ("switchcraft", "small")): (
         "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
     ),
-    errors.UnpricedModelError("openai/gpt-9", "openai/*"): (
+    refusals.MODEL_UNPRICED.error(model="openai/gpt-9", pattern="openai/*"): (
         "The model 'openai/gpt-9' matches 'openai/*', but its price is unknown. Name another model,"
         " or ask the operator to list it in model_list with its price, or to set "
         "router.unknown_prices: allow."

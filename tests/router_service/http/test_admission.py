@@ -119,11 +119,11 @@ def test_memory_is_limited_in_total_and_per_key() -> None:
         first.hold(700)
         with pytest.raises(OverloadedError) as refused:
             first.hold(100)
-        assert refused.value.is_callers
+        assert refused.value.status == 429
         second.hold(200)
         with pytest.raises(OverloadedError) as refused:
             third.hold(101)
-        assert not refused.value.is_callers
+        assert refused.value.status == 503
         assert slots.held_bytes == 900
     assert slots.held_bytes == 0
     with slots.slot(None) as alone:

@@ -15,12 +15,15 @@ from pydantic import SecretStr
 from sqlalchemy import insert, select
 
 from router_service.access.accounts import Accounts
+from router_service.access.admission import Access, Grant
 from router_service.access.allowance import Allowance
-from router_service.access.hooks import ExpectedCost, Grant, IncomingRequest, Outcome
+from router_service.access.budgets import ExpectedCost
 from router_service.access.key import BudgetPeriod
+from router_service.access.limits import IncomingRequest
 from router_service.access.specs import BudgetSpec, NewKey
 from router_service.artifact import FrontierPoint, Measure
 from router_service.core.money import NANO
+from router_service.core.record import Record
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, spending
 from router_service.measurement.operating_points import OperatingPoints
@@ -57,12 +60,11 @@ VERIFYING = OperatingPoints(
 )
 
 
-class Paced:
-    """Hooks that give every request the same allowance."""
+class Paced(Access):
+    """Access that gives every request the same allowance."""
 
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
-        self.outcomes: list[Outcome] = []
 
     async def admit(self, request: IncomingRequest) -> Grant:
         """Admit the request with the allowance."""
@@ -74,10 +76,10 @@ class Paced:
         del request, grant, cost
         return math.inf
 
-    def settle(self, request: IncomingRequest, grant: Grant, outcome: Outcome) -> None:
-        """Keep the outcome."""
-        del request, grant
-        self.outcomes.append(outcome)
+    def settle(
+        self, request: IncomingRequest, grant: Grant, status: int, record: Record | None
+    ) -> None:
+        """Do nothing."""
 
     async def aclose(self) -> None:
         """Do nothing."""
@@ -94,7 +96,8 @@ def gateway(
     """Yield a client whose requests may cost so much; other arguments are settings of `router`."""
     allowance = Allowance("team:crew", 100.0, 20.0, 1_800_000_000.0, points, max_cost_usd)
     settings = sandbox_settings(sandbox.base_url, **section)
-    app = create_app(settings, router or FakeRouter(), hooks=Paced(allowance))
+    app = create_app(settings, router or FakeRouter())
+    app.state.gateway.access = Paced(allowance)
     with served(app) as url, httpx.Client(base_url=url, timeout=20) as http:
         yield http
 

@@ -266,6 +266,8 @@ def test_overview_adds_up(busy: str, period: str, bins: int) -> None:
     assert [len(row) for row in counts] == bins * [len(bounds_s) - 1]
     assert sum(map(sum, counts)) == 5  # the others were refused
     assert "9 requests; " in found["summary"]["sentence"]
+    explained = any("the most expensive model: " in text for text in found["summary"]["details"])
+    assert explained is (period == "day")
     assert {row["name"]: row["requests"] for row in found["keys"]}["anna"] == 3
     assert found["baseline_model"] == LARGE
 

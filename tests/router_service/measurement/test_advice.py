@@ -10,8 +10,8 @@ import pytest
 
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, ConfigError
-from router_service.measurement.advice import Advice, advise, arms_of
-from router_service.measurement.held_out import HELD_OUT, HeldOut
+from router_service.measurement.advice import Advice, advise, arms_of, best_addition
+from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
 HAIKU, FLASH = "claude-haiku-4.5", "gemini-2.5-flash-lite"
@@ -87,3 +87,17 @@ def test_artifact_without_judgements_advises_on_choosing_once(tmp_path: Path) ->
     without = shipped.manifest.model_copy(update={"files": {}})
     with pytest.raises(ArtifactError, match="advice needs held-out predictions"):
         advise(Artifact(tmp_path, without, shipped.tokenizer))
+
+
+def test_best_addition_saves_most_and_keeps_the_accuracy(judged: Artifact) -> None:
+    """It is one more model for today's pool; no model is named if none saves a tenth."""
+    few = describe_pool(judged, (LARGE, "gpt-4.1-mini", SMALL), {})
+    found = best_addition(few, 0.5)
+    assert found is not None
+    assert set(found.arms) == {LARGE, "gpt-4.1-mini", SMALL, FLASH}
+    versus = found.point.versus_best
+    assert versus is not None
+    assert versus.difference >= -0.005
+    assert (versus.cost_share or 1) < 0.1
+    assert best_addition(judged, 0.5) is None
+    assert best_addition(describe_pool(judged, (SMALL, HAIKU, FLASH), {}), 0.5) is None

@@ -19,6 +19,7 @@ from router_service.artifact import (
     Onboarding,
 )
 from router_service.core.errors import ArtifactError
+from router_service.measurement.goals import reach_goals
 from router_service.measurement.held_out import (
     HELD_OUT,
     MAX_QUERIES,
@@ -27,10 +28,12 @@ from router_service.measurement.held_out import (
     PricedOutcomes,
     describe_pool,
     read_judgements,
+    served_points,
     single_accuracies,
     verified_points,
 )
 from router_service.policies.costs import Price
+from router_service.policies.verified import is_verified
 from router_service.router import Router
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
@@ -72,7 +75,35 @@ def test_shipped_figures_follow_from_the_shipped_predictions(artifact: Artifact)
         assert (got.accuracy, got.cost_usd) == (wanted.accuracy, wanted.cost_usd)
         assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
     assert found.metrics == manifest.metrics
-    assert found.policies == manifest.policies
+    assert found.policies["fast"] == manifest.policies["fast"]
+    assert reach_goals(manifest, served_points(artifact)) == manifest
+
+
+@pytest.mark.parametrize(
+    "arms", [("claude-sonnet-4.5", "gpt-4.1-mini", "grok-4.1-fast"), (LARGE, SMALL)]
+)
+def test_default_reaches_its_goal_in_every_pool(artifact: Artifact, arms: tuple[str, ...]) -> None:
+    """It is the cheapest rule within half a point of the best model and no worse than `verified`.
+
+    Before verified answers are measured, it is `verified`. Where they are forbidden, it is the
+    nearest rule that chooses once. The goal `within=0.5` gives the same rule.
+    """
+    router = Router(artifact, arms=arms)
+    standard = router.policy("verified")
+    assert router.policy() == standard
+    router.reach_goals(verified_goals=True)
+    manifest, verified = router.artifact.manifest, served_points(router.artifact)
+    points = {point.policy: point for point in (*manifest.frontier, *verified)}
+    default, best = points[str(router.policy())], manifest.metrics["best_single_accuracy"].value
+    least = max(best - 0.005, points[str(standard)].accuracy.value)
+    reaching = [point for point in points.values() if point.accuracy.value >= least]
+    assert default in reaching
+    assert default.cost_usd.value == min(point.cost_usd.value for point in reaching)
+    assert str(router.policy("within=0.5", verified_goals=True)) == default.policy
+    most = max(points.values(), key=lambda point: point.accuracy.value)
+    assert points[str(router.policy("quality"))].accuracy == most.accuracy
+    router.reach_goals(verified_goals=False)
+    assert all(not is_verified(rule) for rule in router.artifact.manifest.policies.values())
 
 
 def test_part_of_the_pool_has_its_own_figures(artifact: Artifact, pair: Router) -> None:

@@ -271,6 +271,8 @@ def test_invalid_packing_specs_are_refused(spec: dict[str, object]) -> None:
         PackingSpec.model_validate(spec)
 
 
+RELEVANT = {"precedence": "relevance", "cut_turns_budget_tokens": 5}
+
 calls = st.lists(st.builds(ToolCall, st.text(max_size=9), st.text(max_size=60)), max_size=2)
 turns = st.builds(
     Turn,
@@ -285,13 +287,43 @@ turns = st.builds(
 def test_packing_never_exceeds_the_window(
     conversation: list[Turn], tools: int, budget_tokens: int
 ) -> None:
-    """For any turns and tools, the ids fit the window, and the parts are in order."""
+    """For any turns and tools, the ids fit the window, and the parts are in order.
+
+    Precedence changes nothing of a conversation that the window has room for.
+    """
     spec = booking(ASK, tools=tools).tools
     packed = pack(Conversation(tuple(conversation), spec), budget_tokens=budget_tokens)
     assert len(packed.token_ids) <= budget_tokens
     edges = [edge for part in packed.parts for edge in (part.start, part.stop)]
     assert edges == sorted(edges)
     assert edges[-1] <= len(packed.token_ids)
+    relevant = pack(
+        Conversation(tuple(conversation), spec), budget_tokens=budget_tokens, **RELEVANT
+    )
+    assert len(relevant.token_ids) <= budget_tokens
+    whole = pack(
+        Conversation(tuple(conversation), spec), budget_tokens=9000, tool_budget_tokens=4000
+    )
+    are_turns_cut = any(part.is_cut for part in packed.parts if part.slot is not TOOLS)
+    if len(whole.token_ids) <= budget_tokens and not are_turns_cut:
+        assert relevant == packed
+
+
+def test_what_is_relevant_precedes_what_does_not_fit() -> None:
+    """The tool that fits the question, and the user's words, go in before what the order says."""
+    tools = [ToolSpec(name) for name in ("be_brief", "call_me", "note_none", "book_table", "ok")]
+    system = Turn(Role.SYSTEM, "be brief " * 9)
+    result = Turn(Role.TOOL, "note " * 40)
+    turns = Turn(Role.USER, "old turn"), system, Turn(Role.USER, ASK["content"]), result
+    conversation = Conversation((*turns,), tuple(tools))
+    for spec, first_tool, others in (
+        ({}, "be _ brief", "tool : note note note"),
+        (RELEVANT, "book _ table", "old turn ; tool :"),
+    ):
+        packed = pack(conversation, **spec)
+        assert unpack(packed, TOOLS).startswith(first_tool)
+        assert unpack(packed, OTHERS).startswith(others)
+    assert len(unpack(packed, OTHERS).split()) == RELEVANT["cut_turns_budget_tokens"]
 
 
 @pytest.mark.parametrize("blank", [" ", "."])

@@ -11,7 +11,6 @@ from router_service.access.key import Key
 from router_service.artifact import SHIPPED
 from router_service.core.errors import (
     InvalidRequestError,
-    UnpricedModelError,
 )
 from router_service.requests.planning import Planner
 from router_service.requests.pool import MAX_WILDCARD_MODELS, Pool
@@ -121,7 +120,7 @@ def test_names_that_no_wildcard_can_serve_do_not_exist(plan_with: PlanWith) -> N
 def test_unknown_price_is_refused_by_default(plan_with: PlanWith) -> None:
     """The operator decides, as for listed models, whether the cost of answers may be unknown."""
     pool, _ = plan_with(LITELLM)
-    with pytest.raises(UnpricedModelError, match=r"openai/brand-new.*unknown_prices: allow"):
+    with pytest.raises(InvalidRequestError, match=r"openai/brand-new.*unknown_prices: allow"):
         pool.models["openai/brand-new"]
     pool, _ = plan_with(LITELLM + "router: {unknown_prices: allow}")
     assert pool.models["openai/brand-new"].price is None

@@ -115,13 +115,6 @@ ENTRIES = [
 SECTIONS = [
     ("key: {admin: k}", "key: is unknown; did you mean 'keys'?"),
     ("fantasy: 1", "fantasy: is unknown; remove it"),
-    (
-        "history: {path: /tmp/history.sqlite3}",
-        (
-            "history: was replaced by 'database' and 'usage'; remove it, and set database.url if "
-            "the default file is not on a volume"
-        ),
-    ),
     ("router: {risk: {writting: {}}}", "router.risk.writting: is unknown; did you mean 'writing'?"),
     (
         "server: {port: 1}\nserver: {port: 2}",

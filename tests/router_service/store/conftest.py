@@ -11,7 +11,6 @@ import redis
 
 from router_service.settings import ServerSettings
 from router_service.store.backends import (
-    BACKENDS,
     Backend,
     LimitStore,
     R,
@@ -72,23 +71,13 @@ def server(redis_url: str) -> redis.Redis:
     return client
 
 
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Register the toy backend, and return the address of a server that is empty."""
-    place = "tests.router_service.store.toy_backend:ToyBackend"
-    monkeypatch.setitem(BACKENDS, "toy", place)
-    return f"toy://{id(monkeypatch)}"
-
-
-@pytest.fixture(params=["memory", "workers", "redis", "toy"])
+@pytest.fixture(params=["memory", "workers", "redis"])
 def replicas(request: pytest.FixtureRequest) -> Run:
     """Return a function that runs a check with two replicas of each backend."""
     url = "memory:"
     if request.param == "redis":
         request.getfixturevalue("server").close()
         url = request.getfixturevalue("redis_url")
-    elif request.param == "toy":
-        url = request.getfixturevalue("toy")
 
     def run(check: Check, limits: StoreLimits = LIMITS) -> None:
         async def running() -> None:

@@ -11,15 +11,20 @@ import pytest
 
 from router_service.core.errors import ConfigError, StoreError
 from router_service.settings import ServerSettings
-from router_service.store.backends import StoreLimits
-from router_service.store.parent_process import SOCKET, ParentBackend, ParentRecords, serve_workers
+from router_service.store.parent_process import (
+    SOCKET,
+    ParentBackend,
+    ParentRecords,
+    encode,
+    serve_workers,
+)
 from router_service.store.records import FeedbackMark, UpstreamObject
 from tests.router_service.store.conftest import LIMITS
 
 Store = ParentRecords[FeedbackMark]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-EMPTY_REPLY = b"\0\0\0\4" + b"\0\0\0\0"
+EMPTY_REPLY = encode(None)
 
 
 def mark(name: str) -> FeedbackMark:
@@ -29,7 +34,7 @@ def mark(name: str) -> FeedbackMark:
 
 def backend(directory: Path) -> ParentBackend:
     """Return the backend of a worker whose parent has its socket in a directory."""
-    return ParentBackend(f"workers:{directory}", StoreLimits(LIMITS.default))
+    return ParentBackend(directory)
 
 
 @asynccontextmanager
@@ -83,7 +88,7 @@ def test_requests_to_a_parent_that_hangs_fail_in_time(tmp_path: Path) -> None:
             await wakes.wait()
             writer.write(EMPTY_REPLY)  # of `get`: unknown
             await reader.readuntil(b"add")
-            writer.write(b"\0\0\0\x0d" + b"\0\0\0\1" + b"\0\0\0\5" + b"added")
+            writer.write(encode(True))
 
         async with parent(tmp_path, hang) as store:
             async with asyncio.timeout(1):

@@ -23,24 +23,18 @@ DAY_S = 24 * 3600.0
 
 
 class Clock:
-    """A machine's clocks, which stand still until the test advances or sets them."""
+    """A clock that stands still until the test advances it."""
 
     def __init__(self) -> None:
         self.now_s = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-        self.uptime_s = 1000.0
 
     def __call__(self) -> float:
         """Return the time."""
         return self.now_s
 
-    def uptime(self) -> float:
-        """Return the elapsed time."""
-        return self.uptime_s
-
     def advance(self, seconds: float) -> None:
         """Advance the time."""
         self.now_s += seconds
-        self.uptime_s += seconds
 
 
 class Written:
@@ -51,9 +45,7 @@ class Written:
         self.clock = clock or Clock()
         self.metrics = Metrics()
         fields = {"path": folder, **settings}
-        self.log = DecisionLog(
-            DecisionLogSettings.model_validate(fields), self.metrics, self.clock, self.clock.uptime
-        )
+        self.log = DecisionLog(DecisionLogSettings.model_validate(fields), self.metrics, self.clock)
         self.log.start()
 
     def write(self, *names: str) -> None:
@@ -133,55 +125,6 @@ def test_no_line_is_kept_longer_than_the_retention(tmp_path: Path) -> None:
     written.clock.advance(2 * DAY_S)
     written.log.tidy()
     assert written.files() == [odd, other]
-
-
-@pytest.mark.parametrize("jump_days", [40, 1.5])
-def test_clock_jump_deletes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, jump_days: float
-) -> None:
-    """Files age only by the time that has passed, while running and after each restart."""
-    written = Written(tmp_path)
-    for day in range(29):
-        written.write(f"dec_{day}")
-        written.clock.advance(DAY_S)
-    kept = written.names()
-    written.clock.now_s += jump_days * DAY_S
-    written.log.tidy()
-    written.write("dec_jumped")
-    assert written.names() == [*kept, "dec_jumped"]
-    assert f"clock is +{jump_days:.1f} days" in caplog.text
-    for restart in range(50 if jump_days > 7 else 0):
-        written.log.close()
-        written = Written(tmp_path, written.clock)
-        written.write(f"dec_restarted_{restart}")
-        assert {*kept, "dec_jumped"} < set(written.names())
-    written.clock.advance(1.5 * DAY_S)
-    written.log.tidy()
-    assert written.names()[0] == "dec_1", "time goes on where it was"
-    written.clock.now_s -= jump_days * DAY_S
-    written.clock.advance(2 * DAY_S)
-    written.write("dec_corrected")
-    assert written.names()[0] == "dec_3"
-    assert written.names()[-1] == "dec_corrected"
-
-
-def test_after_a_long_absence_files_age_from_the_newest(tmp_path: Path) -> None:
-    """Up to a week counts as absence; after more, files keep their remaining time."""
-    written = Written(tmp_path, retention_days=10)
-    written.write("dec_old")
-    written.clock.advance(5 * DAY_S)
-    written.write("dec_new")
-    written.log.close()
-    written.clock.advance(6 * DAY_S)
-    written = Written(tmp_path, written.clock, retention_days=10)
-    assert written.names() == ["dec_new"]
-    written.log.close()
-    written.clock.advance(60 * DAY_S)
-    written = Written(tmp_path, written.clock, retention_days=10)
-    assert written.names() == ["dec_new"]
-    written.clock.advance(11 * DAY_S)
-    written.log.tidy()
-    assert written.names() == []
 
 
 def test_empty_file_is_removed(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from router_service.core.money import NANO
 from router_service.database.usage_sums import PPM, UsageSums
-from router_service.telemetry.usage_figures import UsageFigures, UsageSummary
+from router_service.telemetry.request_lists import ModelReasons
+from router_service.telemetry.usage_figures import UsageFigures, UsageSummary, explain_dearest
 
 
 def sums(**values: int) -> UsageSums:
@@ -130,3 +131,23 @@ def test_figures_are_in_usd_and_answers() -> None:
     low, high = figures.relative_accuracy_interval or (0, 0)
     assert high - 0.96 == pytest.approx(0.96 - low) == pytest.approx(2.2 * 40**0.5 / 700)
     assert UsageFigures.of(UsageSums()).relative_accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("share", "saved"),
+    [(0.1, " Verified answers would have saved about 1.80 USD of these."), (None, ""), (1.2, "")],
+)
+def test_requests_to_the_dearest_model_are_explained(share: float | None, saved: str) -> None:
+    """The summary says how many there were and why, and what verified answers would have saved."""
+    reasons = {
+        ("large", "pinned"): ModelReasons(30, 1.5),
+        ("large", "unfamiliar"): ModelReasons(10, 0.5),
+        ("large", "verified"): ModelReasons(5, 9.0),
+        ("small", "verified"): ModelReasons(135, 0.1),
+    }
+    assert explain_dearest("large", reasons, share) == (
+        "Of the last day's 180 requests in the list, 25% went to large, the most expensive model: "
+        "30: named by the request; 10: most accurate, the request is unlike the training data; "
+        f"5: accepted by the verifier.{saved}"
+    )
+    assert explain_dearest("medium", reasons, share) is None

@@ -9,10 +9,11 @@ import pytest
 from sklearn.neighbors import KNeighborsRegressor
 
 from router_service.measurement.statistics import mean_auc
-from switchcraft_training.baselines.base import HeldOutResult, held_out
+from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.predictors import Neighbours
 from switchcraft_training.baselines.registry import baselines
 from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.evaluation.evaluate import Entrant
 from tests.training.baselines.cases import (
     ARMS,
     SPLIT,
@@ -43,7 +44,7 @@ TESTED = learnable().take(SPLIT.test)
 
 
 @cache
-def learnable_result(name: str, rule: str = "theta=0.5") -> HeldOutResult:
+def learnable_result(name: str, rule: str = "theta=0.5") -> Entrant:
     """Return a baseline's results on the learnable table; it is fitted once for all tests."""
     return held_out(ALL[name], learnable(), [SPLIT], rule)
 

@@ -1,4 +1,4 @@
-"""Patch files: the changes that they make, and the errors that they cause."""
+"""Corrections: the changes that they make, and the errors that they cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.corrections import (
-    apply_patch,
+    apply_corrections,
     last_utterance,
     row_sha256,
 )
@@ -29,7 +29,9 @@ def row(identifier: str, *calls: ExpectedCall, dataset: str = "bank") -> Judged:
         {"role": "user", "content": f"Pay five to Ann, {identifier}."},
         {"role": "tool", "content": "done"},
     ]
-    request = {"messages": messages, "tools": []}
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "pay_out", "parameters": schema}}
+    request = {"messages": messages, "tools": [tool]}
     return Judged(Example(identifier, "simple", request, dataset, "c"), Expected(calls))
 
 
@@ -37,30 +39,27 @@ ROWS = [row("a", CALL), row("b", CALL), row("c")]
 
 
 def correction(judged: Judged, **fields: object) -> dict[str, Any]:
-    """Return a line of a patch file that corrects a row's expected calls."""
+    """Return a line of a review that corrects a row's expected calls."""
     return {
         "id": judged.example.id,
         "dataset": judged.example.dataset,
         "row_sha256": row_sha256(judged),
-        "kind": "truth",
-        "category": "wrong_function",
+        "accept": True,
         "expected": [{"name": "pay_out", "arguments": {"amount": [7]}, "optional": ["amount"]}],
         "explanation": "It is a payment out.",
-        "reviewer": "ann",
-        "round": 1,
         **fields,
     }
 
 
 def input_correction(judged: Judged, utterance: str) -> dict[str, Any]:
-    """Return a line of a patch file that corrects a row's input."""
-    line = correction(judged, kind="input", category="temporal_ambiguity", utterance=utterance)
+    """Return a line of a review that corrects a row's input."""
+    line = correction(judged, utterance=utterance)
     del line["expected"]
     return line
 
 
 def patch(folder: Path, *lines: dict[str, Any]) -> Path:
-    """Write a patch file."""
+    """Write a review."""
     path = folder / "patch.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
@@ -68,7 +67,7 @@ def patch(folder: Path, *lines: dict[str, Any]) -> Path:
 
 def test_input_correction_replaces_only_last_user_message(tmp_path: Path) -> None:
     """Only the last user message changes, no other message and no expected call."""
-    (corrected, *_) = apply_patch(
+    (corrected, *_) = apply_corrections(
         ROWS, patch(tmp_path, input_correction(ROWS[0], "Pay 5 to Ann in May"))
     )
     assert last_utterance(corrected.example) == "Pay 5 to Ann in May"
@@ -82,13 +81,13 @@ def test_patch_cannot_be_applied_twice(tmp_path: Path) -> None:
     """A corrected row is not the row that was reviewed."""
     path = patch(tmp_path, correction(ROWS[0]))
     with pytest.raises(DataError, match=r"a is not the row that was reviewed"):
-        list(apply_patch(list(apply_patch(ROWS, path)), path))
+        list(apply_corrections(list(apply_corrections(ROWS, path)), path))
 
 
 def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
     """After all rows, the error names missing ids; an id of another dataset does not match."""
     missing = row("a", CALL, dataset="other")
-    stream = apply_patch(ROWS, patch(tmp_path, correction(missing)))
+    stream = apply_corrections(ROWS, patch(tmp_path, correction(missing)))
     assert [next(stream), next(stream), next(stream)] == ROWS
     with pytest.raises(DataError, match=r"corrects 1 rows not in the data: a"):
         next(stream)
@@ -97,12 +96,8 @@ def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"kind": "input"}, "`utterance`"),
-        ({"category": "temporal_ambiguity"}, "not a category of kind truth"),
-        ({"category": "bad"}, "category: Input should be"),
-        ({"expected": [{"name": "f", "arguments": {"a": []}}]}, r"expected\.0\.arguments\.a"),
-        ({"expected": [{"name": "f", "arguments": {}, "optional": ["a"]}]}, "`optional` lists"),
-        ({"verdict": "right"}, "verdict: Extra inputs"),
+        ({"utterance": "Hi."}, "either `expected` or `utterance`"),
+        ({"expected": "["}, "expected: Input should be"),
         ({"row_sha256": None}, "row_sha256"),
     ],
 )
@@ -112,4 +107,14 @@ def test_invalid_line_is_reported_before_any_row(
     """The error names file, line and reason."""
     path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[1], **fields))
     with pytest.raises(DataError, match=rf"patch\.jsonl:2: .*{problem}"):
-        apply_patch(ROWS, path)
+        apply_corrections(ROWS, path)
+
+
+def test_correction_that_a_row_cannot_have_is_refused(tmp_path: Path) -> None:
+    """A function that the row does not offer is an error; a line that is not accepted is not."""
+    unknown = [{"name": "fly", "arguments": {}}]
+    path = patch(tmp_path, correction(ROWS[0], expected=unknown))
+    with pytest.raises(DataError, match="a: the expected answer calls 'fly'"):
+        list(apply_corrections(ROWS, path))
+    path = patch(tmp_path, correction(ROWS[0], expected=unknown, accept=False))
+    assert list(apply_corrections(ROWS, path)) == ROWS

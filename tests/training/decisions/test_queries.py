@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,8 +17,9 @@ from router_service.core.decision_record import (
 from switchcraft_training.decisions.log import read_log
 from switchcraft_training.decisions.queries import (
     DecisionUse,
-    Queries,
-    read_queries,
+    Query,
+    iterate_queries,
+    summarize,
 )
 from tests.training.decisions.cases import (
     BOOK,
@@ -32,9 +34,18 @@ from tests.training.decisions.cases import (
 )
 
 
+class Queries(NamedTuple):
+    """The queries of a log, and the number of decisions for each use."""
+
+    queries: list[Query]
+    uses: Counter[DecisionUse]
+
+
 def read(folder: Path, *lines: Line, weak_evidence: bool = False) -> Queries:
     """Write a log and read its queries."""
-    return read_queries(read_log(write_log(folder, lines)), weak_evidence=weak_evidence)
+    uses: Counter[DecisionUse] = Counter()
+    log = read_log(write_log(folder, lines))
+    return Queries([*iterate_queries(log, uses, weak_evidence=weak_evidence)], uses)
 
 
 def labels(found: Queries) -> list[tuple[str, str, float]]:
@@ -172,4 +183,5 @@ def test_unusable_decisions_are_counted_by_reason(
     )
     assert found.uses == {use: 1, DecisionUse.JUDGED: 1}
     assert [query.example.id for query in found.queries] == ["b"]
-    assert found.summary() == f"1 of 2 decisions give labels for 1 queries; left out: 1 {use}"
+    summary = summarize(found.uses, len(found.queries))
+    assert summary == f"1 of 2 decisions give labels for 1 queries; left out: 1 {use}"

@@ -18,7 +18,7 @@ from switchcraft_training.labelling.answers import (
     RequestResult,
 )
 from switchcraft_training.labelling.pool import Pool
-from switchcraft_training.labelling.sender import EndpointClients, OutgoingRequest
+from switchcraft_training.labelling.sender import EndpointClients
 from tests.serving import served
 
 MESSAGE = {"role": "assistant", "content": "hello", "reasoning_content": "hm"}
@@ -39,7 +39,7 @@ def send(status: int, error: object, headers: dict[str, str] | None = None) -> R
         }
         pool = Pool.model_validate({"endpoints": {"it": {"base_url": url}}, "pool": [arm]})
         async with aclosing(EndpointClients(pool, {})) as clients:
-            return await clients.send(OutgoingRequest("it", {"model": "m"}, "key"))
+            return await clients.send("it", {"model": "m"}, "key")
 
     route = Route("/chat/completions", answer, methods=["POST"])
     with served(Starlette(routes=[route])) as url:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from safetensors.torch import save_file
 
 from switchcraft_training.data.table import Table
@@ -32,7 +31,7 @@ def with_unknown(data: Table) -> Table:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Fine-tune, and write weights and epochs to the folder, one file for each process."""
+    """Fine-tune, and write weights and epochs to the folder."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--workspace", type=Path)
@@ -57,10 +56,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         logits = [b(batch.input_ids, batch.attention_mask) for b in (tuned.branch, plain)]
     assert torch.equal(*logits), "the branch that is returned computes in full precision"
     arguments.out.mkdir(parents=True, exist_ok=True)
-    rank = PartialState().process_index
     epochs = json.dumps([asdict(epoch) for epoch in tuned.epochs])
-    save_file(state, arguments.out / f"{rank}.safetensors")
-    (arguments.out / f"{rank}.json").write_text(epochs)
+    save_file(state, arguments.out / "0.safetensors")
+    (arguments.out / "0.json").write_text(epochs)
 
 
 if __name__ == "__main__":

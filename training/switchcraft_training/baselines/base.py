@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from router_service.measurement.rules import Choices, route
+from router_service.measurement.rules import Choices, Kind, route
 from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.evaluation.evaluate import Entrant
 from switchcraft_training.records import Example
 
 PAPER_RULE = "theta=0.5"
@@ -37,6 +38,9 @@ Chooser: TypeAlias = Callable[[Sequence[Example]], Choices]
 class Baseline(Protocol):
     """A way of routing that the trained router is compared with."""
 
+    kind: ClassVar[Kind]
+    """Kind of the row in reports."""
+
     @property
     def name(self) -> str:
         """Name in reports."""
@@ -50,24 +54,12 @@ class Baseline(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutResult:
-    """A baseline's results on held-out queries.
-
-    `choices` are the indices of the chosen arms, (queries,). `probabilities` are (queries, arms),
-    or None if the baseline has none.
-    """
-
-    choices: Choices
-    probabilities: Floats | None
-
-
 def held_out(
     baseline: Baseline, table: Table, splits: Sequence[Split], rule: str = PAPER_RULE
-) -> HeldOutResult:
+) -> Entrant:
     """Fit a baseline on each split's training part, and apply it to the test part.
 
-    `rule` is the policy that chooses by probabilities. The results are in the order of the splits'
+    `rule` is the policy that chooses by probabilities. The choices are in the order of the splits'
     test rows.
     """
     probabilities: list[Floats] = []
@@ -80,9 +72,11 @@ def held_out(
             choices.append(route(probabilities[-1], fitted.costs_usd, rule))
         else:
             choices.append(fitted(test.examples))
-    return HeldOutResult(
-        choices=np.concatenate(choices),
-        probabilities=np.concatenate(probabilities) if probabilities else None,
+    return Entrant(
+        baseline.kind,
+        baseline.name,
+        np.concatenate(choices),
+        np.concatenate(probabilities) if probabilities else None,
     )
 
 

@@ -79,10 +79,6 @@ class Views:
         """Return a text's token ids."""
         return tuple(self._tokenizer.encode(text).ids)
 
-    def prompt(self, text: str) -> Ids:
-        """Return a text's token ids, cut off at the end."""
-        return self._truncate(self.text(text))
-
     def _cached(self, view: str, example: Example, read: Callable[[Conversation], Ids]) -> Ids:
         key = view, _digest(orjson.dumps(example.request))
         if key not in self._cache:

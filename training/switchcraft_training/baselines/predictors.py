@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from router_service.measurement.rules import Kind
 from switchcraft_training.baselines.base import Predictor, profiled_costs_usd
 from switchcraft_training.baselines.inputs import Embedder, View, Views
 from switchcraft_training.data.table import Floats, Table
@@ -49,6 +51,7 @@ The network maps (queries, width) to logits (queries, arms).
 class Lexical:
     """TF-IDF over the token ids of a view, and a logistic regression for each arm."""
 
+    kind: ClassVar[Kind] = "baseline"
     name: str
     view: View
 
@@ -78,6 +81,7 @@ class Lexical:
 class Nearest:
     """Mean label of the k training queries that an arm was asked and that are nearest by cosine."""
 
+    kind: ClassVar[Kind] = "baseline"
     view: View
     embed: Embedder
     name: str = "kNN"
@@ -110,6 +114,7 @@ class Similarity:
     training queries are battles, because every battle counts for every new query.
     """
 
+    kind: ClassVar[Kind] = "baseline"
     view: View
     embed: Embedder
     name: str = "similarity"
@@ -213,6 +218,7 @@ class Fitting:
 class Network:
     """A network on frozen embeddings, fitted by binary cross-entropy with early stopping."""
 
+    kind: ClassVar[Kind] = "baseline"
     name: str
     view: View
     embed: Embedder

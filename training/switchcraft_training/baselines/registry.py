@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from switchcraft_training.baselines.base import Baseline
-from switchcraft_training.baselines.chat import ChatPreferences, ChatTrained
 from switchcraft_training.baselines.inputs import Embedder, Views, turns
 from switchcraft_training.baselines.predictors import (
     Fitting,
@@ -41,14 +40,12 @@ def baselines(
     profiles: Mapping[str, str] | None = None,
     *,
     truncated: bool = True,
-    preferences: ChatPreferences | None = None,
 ) -> tuple[Baseline, ...]:
     """Return all baselines, in the order of the report's main table.
 
     Single models, random choice and the oracle are not among them, because they need no fitting.
-    MIRT is included only with `profiles`, which must describe every arm that it is fitted on, the
-    baselines with truncated input only if `truncated`, and the baseline that is trained on chats
-    only with `preferences`.
+    MIRT is included only with `profiles`, which must describe every arm that it is fitted on, and
+    the baselines with truncated input only if `truncated`.
     """
     network = partial(Network, embed=embed, weigh=equal_weights, seed=SEED)
     mlp_network = partial(network, build=mlp, fitting=MLP_FITTING)
@@ -80,6 +77,4 @@ def baselines(
     if profiles is not None:
         build = item_response(views, embed, profiles)
         found.append(network("MIRT", views.vanilla, build=build, fitting=ITEM_RESPONSE_FITTING))
-    if preferences is not None:
-        found.append(ChatTrained(preferences, views, embed, SEED))
     return tuple(found)

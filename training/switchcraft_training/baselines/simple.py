@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from router_service.measurement.rules import Choices
+from router_service.measurement.rules import Choices, Kind
 from switchcraft_training.baselines.base import Chooser, profiled_costs_usd
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.records import Example
@@ -26,6 +27,7 @@ class Heuristic:
     cheapest are used.
     """
 
+    kind: ClassVar[Kind] = "heuristic"
     name: str
     feature: Callable[[Example], float]
 
@@ -75,6 +77,7 @@ class DatasetOracle:
     chooses the cheapest. In a category without training queries, it chooses the best arm overall.
     """
 
+    kind: ClassVar[Kind] = "oracle"
     name: str = "dataset oracle"
 
     def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol

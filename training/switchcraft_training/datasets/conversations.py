@@ -61,7 +61,8 @@ def to_tools(functions: Iterable[Mapping[str, Json]]) -> Tools:
 
 def parameters_of(tools: Tools) -> dict[str, Mapping[str, Json]]:
     """Return the schema of each tool's parameters, by the tool's name."""
-    return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    functions = (tool["function"] for tool in tools)
+    return {function["name"]: function.get("parameters") or {} for function in functions}
 
 
 def expect(calls: Iterable[Call], tools: Tools) -> Expected:

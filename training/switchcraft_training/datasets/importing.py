@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any, TypeAlias, cast
 
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import Comparer
@@ -20,92 +19,17 @@ from router_service.core.errors import DataError, RowError, SchemaError
 from switchcraft_training.checking import check
 from switchcraft_training.config import DistinctWithin
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
-from switchcraft_training.datasets.corrections import apply_patch
+from switchcraft_training.datasets.corrections import apply_corrections
 from switchcraft_training.datasets.options import DATASETS, ImportOptions
 from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, encode_row, write_rows
 from switchcraft_training.records import Judged
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 
 
 SEED = 1
 """Seed of the split whose parts are counted."""
-
-
-class StratumCounts(BaseModel):
-    """Numbers of examples in one category of a dataset."""
-
-    model_config = ConfigDict(frozen=True)
-
-    dataset: str
-    category: str
-    read: int
-    duplicates: int
-    train: int
-    validation: int
-    test: int
-
-
-class PublishedRows(BaseModel):
-    """Counts of the published rows that were read, had nothing to judge, or were set aside."""
-
-    model_config = ConfigDict(frozen=True)
-
-    read: int
-    nothing_to_judge: Mapping[str, int]
-    """Readable rows without an example, by reason."""
-    set_aside: Mapping[str, int]
-    """Rows that cannot be read, by reason."""
-
-    def to_table(self) -> Table:
-        """Return the counts as a table, the most frequent reasons first."""
-        from rich import box  # noqa: PLC0415 - of the `train` extra
-        from rich.table import Table  # noqa: PLC0415
-
-        table = Table(box=box.SIMPLE_HEAD, show_footer=True)
-        unread = {"nothing to judge": self.nothing_to_judge, "set aside": self.set_aside}
-        total = self.read + sum(sum(reasons.values()) for reasons in unread.values())
-        table.add_column("published rows", "all")
-        table.add_column("reason", overflow="fold")
-        table.add_column("rows", f"{total:,}", justify="right")
-        table.add_row("read", "", f"{self.read:,}")
-        for outcome, reasons in unread.items():
-            for reason, rows in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-                table.add_row(outcome, reason, f"{rows:,}")
-        return table
-
-
-class ImportReport(BaseModel):
-    """Numbers of rows in an import: the published ones, and the examples that they give."""
-
-    model_config = ConfigDict(frozen=True)
-
-    source: str
-    path: str
-    seed: int
-    read: int
-    published: PublishedRows
-    duplicates: int
-    strata: tuple[StratumCounts, ...]
-
-    def to_table(self) -> Table:
-        """Return the counts as a table, with totals if there are several categories."""
-        from rich import box  # noqa: PLC0415 - of the `train` extra
-        from rich.table import Table  # noqa: PLC0415
-
-        strata = self.strata
-        table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_footer=len(strata) > 1)
-        table.add_column("dataset", "all", overflow="fold")
-        table.add_column("category", overflow="fold")
-        for name in ("read", "duplicates", "train", "validation", "test"):
-            total = sum(getattr(counts, name) for counts in strata)
-            table.add_column(name, f"{total:,}", justify="right")
-        for counts in strata:
-            table.add_row(*(v if isinstance(v, str) else f"{v:,}" for _, v in counts))
-        return table
+COUNTS = ("read", "duplicates", "train", "validation", "test")
 
 
 @dataclass(slots=True)
@@ -176,23 +100,22 @@ class ImportCounter:
                 self.keys.append(key)
                 yield judged
 
-    def strata(self) -> tuple[StratumCounts, ...]:
+    def strata(self) -> list[dict[str, Any]]:
         """Return the counts of each category, including the parts of a split."""
         parts = split_keys(self.keys, SEED).parts()
         train, validation, test = (Counter(self.keys[i].stratum for i in part) for part in parts)
         kept = train + validation + test
-        return tuple(
-            StratumCounts(
-                dataset=stratum.dataset,
-                category=stratum.category,
-                read=read,
-                duplicates=read - kept[stratum],
-                train=train[stratum],
-                validation=validation[stratum],
-                test=test[stratum],
-            )
+        return [
+            {
+                **stratum._asdict(),
+                "read": read,
+                "duplicates": read - kept[stratum],
+                "train": train[stratum],
+                "validation": validation[stratum],
+                "test": test[stratum],
+            }
             for stratum, read in sorted(self.read.items())
-        )
+        ]
 
 
 def import_dataset(source: str, path: Path, options: ImportOptions) -> None:
@@ -201,60 +124,84 @@ def import_dataset(source: str, path: Path, options: ImportOptions) -> None:
     Raises DataError if a file cannot be read or written, contains no row, or has too many rows that
     cannot be read.
     """
-    from rich.console import Console  # noqa: PLC0415 - of the `train` extra
-
+    published, counter = RowCounter(), ImportCounter(options.distinct_within)
     with ExitStack() as stack:
-        published = RowCounter()
         if options.quarantine is not None:
             published.quarantine = stack.enter_context(closing(Quarantine(options.quarantine)))
-        report = _import_rows(source, path, options, published)
+        distinct = counter.deduplicate(_read_rows(source, path, options, published))
+        if options.out is None:
+            deque(distinct, maxlen=0)
+        else:
+            write_rows(distinct, options.out)
+    strata = counter.strata()
+    report = {
+        "source": source,
+        "path": str(path),
+        "seed": SEED,
+        "read": sum(counts["read"] for counts in strata),
+        "published": {
+            "read": published.read,
+            "nothing_to_judge": published.nothing_to_judge,
+            "set_aside": published.set_aside,
+        },
+        "duplicates": sum(counts["duplicates"] for counts in strata),
+        "strata": strata,
+    }
     if options.report is not None:
         try:
-            options.report.write_text(report.model_dump_json(indent=2) + "\n")
+            options.report.write_text(json.dumps(report, indent=2) + "\n")
         except OSError as exc:
             raise DataError(options.report, None, f"cannot be written: {exc}") from exc
+    _print_counts(published, strata)
+
+
+def _print_counts(published: RowCounter, strata: Sequence[Mapping[str, Any]]) -> None:
+    """Print the published rows by outcome, and the examples by category with totals."""
+    from rich import box  # noqa: PLC0415 - of the `train` extra
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    unread = {"nothing to judge": published.nothing_to_judge, "set aside": published.set_aside}
+    rows = Table(box=box.SIMPLE_HEAD, show_footer=True)
+    rows.add_column("published rows", "all")
+    rows.add_column("reason", overflow="fold")
+    total = published.read + sum(reasons.total() for reasons in unread.values())
+    rows.add_column("rows", f"{total:,}", justify="right")
+    rows.add_row("read", "", f"{published.read:,}")
+    for outcome, reasons in unread.items():
+        for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+            rows.add_row(outcome, reason, f"{count:,}")
+    examples = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_footer=len(strata) > 1)
+    examples.add_column("dataset", "all", overflow="fold")
+    examples.add_column("category", overflow="fold")
+    totals = {name: sum(counts[name] for counts in strata) for name in COUNTS}
+    for name, sum_of_strata in totals.items():
+        examples.add_column(name, f"{sum_of_strata:,}", justify="right")
+    for counts in strata:
+        numbers = (f"{counts[name]:,}" for name in COUNTS)
+        examples.add_row(counts["dataset"], counts["category"], *numbers)
     console = Console()
-    console.print(report.published.to_table())
-    console.print(
-        f"{report.read:,} examples, {report.duplicates:,} of them duplicates",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(report.to_table())
+    console.print(rows)
+    text = f"{totals['read']:,} examples, {totals['duplicates']:,} of them duplicates"
+    console.print(text, highlight=False, soft_wrap=True)
+    console.print(examples)
 
 
-def _import_rows(
+def _read_rows(
     source: str, path: Path, options: ImportOptions, published: RowCounter
-) -> ImportReport:
+) -> Iterator[Judged]:
+    """Yield a dataset's rows as the options want them, and count the published ones."""
+
     def read() -> Iterator[Judged]:
         yield from published.count(read_dataset(source, path, published.note))
         published.check(path, options.max_unreadable)
 
     rows = read()
     if options.corrections is not None:
-        rows = apply_patch(rows, options.corrections)
+        rows = apply_corrections(rows, options.corrections)
     if options.omit_defaults:
         rows = map(with_optional_defaults, rows)
-    counter = ImportCounter(options.distinct_within)
-    distinct = counter.deduplicate(rows)
-    if options.out is None:
-        deque(distinct, maxlen=0)
-    else:
-        write_rows(distinct, options.out)
-    strata = counter.strata()
-    return ImportReport(
-        source=source,
-        path=str(path),
-        seed=SEED,
-        read=sum(counts.read for counts in strata),
-        published=PublishedRows(
-            read=published.read,
-            nothing_to_judge=published.nothing_to_judge,
-            set_aside=published.set_aside,
-        ),
-        duplicates=sum(counts.duplicates for counts in strata),
-        strata=strata,
-    )
+    return rows
 
 
 def with_optional_defaults(judged: Judged) -> Judged:

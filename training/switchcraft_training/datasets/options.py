@@ -38,6 +38,6 @@ class ImportOptions:
     """accept answers that omit a required parameter whose documented default is expected, as the
     paper does"""
     corrections: Path | None = None
-    """apply the corrections in a patch file"""
+    """apply the accepted corrections of a `review`"""
     report: Path | None = None
     """write the counts as JSON to this file"""

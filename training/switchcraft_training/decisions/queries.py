@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,22 +105,12 @@ class Query:
         )
 
 
-class Queries(NamedTuple):
-    """The labelled queries of a log, and the number of decisions for each `DecisionUse`."""
-
-    queries: tuple[Query, ...]
-    uses: Counter[DecisionUse]
-
-    def summary(self) -> str:
-        """Return a one-line summary: how many decisions give labels, and why the rest do not."""
-        labelled = sum(self.uses[use] for use in LABELLED)
-        summary = (
-            f"{labelled:,} of {self.uses.total():,} decisions give labels for"
-            f" {len(self.queries):,} queries"
-        )
-        rest = ", ".join(f"{n:,} {use}" for use, n in sorted(self.uses.items())
-                         if use not in LABELLED)  # fmt: skip
-        return f"{summary}; left out: {rest}" if rest else summary
+def summarize(uses: Counter[DecisionUse], queries: int) -> str:
+    """Return in one line how many decisions give labels, and why the rest do not."""
+    labelled = sum(uses[use] for use in LABELLED)
+    summary = f"{labelled:,} of {uses.total():,} decisions give labels for {queries:,} queries"
+    rest = ", ".join(f"{n:,} {use}" for use, n in sorted(uses.items()) if use not in LABELLED)
+    return f"{summary}; left out: {rest}" if rest else summary
 
 
 def read_example(decision: LoggedDecision) -> Example:
@@ -235,15 +225,6 @@ def judge_decision(log: DecisionLog, decision: LoggedDecision) -> float:
         return math.nan
     correct = None if expected is None else check_decision(decision, example, expected)
     return math.nan if correct is None else correct
-
-
-def read_queries(
-    log: DecisionLog, *, weak_evidence: bool = False, alike: IsParaphrase | None = None
-) -> Queries:
-    """Return all labelled queries of a log in memory; `iterate_queries` has the rules."""
-    uses: Counter[DecisionUse] = Counter()
-    found = iterate_queries(log, uses, weak_evidence=weak_evidence, alike=alike)
-    return Queries(tuple(found), uses)
 
 
 def iterate_queries(
@@ -398,9 +379,11 @@ class Traffic:
     @classmethod
     def of_log(cls, path: Path, *, weak_evidence: bool, alike: IsParaphrase | None) -> Traffic:
         """Read a decision log and log a summary; raises DataError if a line is invalid."""
-        found = read_queries(read_log(path), weak_evidence=weak_evidence, alike=alike)
-        logger.info("%s: %s", path, found.summary())
-        return cls(found.queries)
+        uses: Counter[DecisionUse] = Counter()
+        log = read_log(path)
+        found = tuple(iterate_queries(log, uses, weak_evidence=weak_evidence, alike=alike))
+        logger.info("%s: %s", path, summarize(uses, len(found)))
+        return cls(found)
 
     @classmethod
     def of_rows(cls, path: Path) -> Traffic:

@@ -142,7 +142,6 @@ _KIND_NAMES: dict[Kind, str] = {
     "random": "random",
     "oracle": "oracle",
 }
-_HEAT = LinearSegmentedColormap.from_list("heat", ["#d1495b", "#f2e6d0", "#2b9a56"])
 _COUNTS = LinearSegmentedColormap.from_list("counts", ["#eef2f7", "#3b82c4", "#1b3a5c"])
 
 

@@ -179,14 +179,7 @@ class VariantSummary:
     shift: Shift | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SweepSummary:
-    """Contents of `sweep.json`."""
-
-    variants: tuple[VariantSummary, ...]
-
-
-def summarize(runs: Sequence[FinishedRun]) -> SweepSummary:
+def summarize(runs: Sequence[FinishedRun]) -> tuple[VariantSummary, ...]:
     """Return each variant's best seed on validation and the spread of its results over seeds."""
     by_variant: dict[str, list[FinishedRun]] = {}
     for run in runs:
@@ -213,7 +206,7 @@ def summarize(runs: Sequence[FinishedRun]) -> SweepSummary:
                 shift=_shift(group, whole) if group[0].held_out else None,
             )
         )
-    return SweepSummary(tuple(variants))
+    return tuple(variants)
 
 
 def _spreads(points: Sequence[Mapping[str, Point]]) -> dict[str, PointSpread]:
@@ -241,32 +234,37 @@ def _shift(runs: Sequence[FinishedRun], whole: Sequence[FinishedRun]) -> Shift:
     )
 
 
-def write_summary(summary: SweepSummary, out: Path) -> None:
+def write_summary(variants: Sequence[VariantSummary], out: Path) -> None:
     """Write `sweep.json` and `sweep.html` to a directory."""
     out.mkdir(parents=True, exist_ok=True)
     values = orjson.dumps(
-        asdict(summary),
+        {"variants": [asdict(variant) for variant in variants]},
         default=lambda value: value.model_dump(),
         option=orjson.OPT_INDENT_2,
     )
     (out / "sweep.json").write_bytes(values + b"\n")
-    if not summary.variants:
+    if not variants:
         return
-    plots = {"seeds": seeds_svg(summary)}
-    if all(variant.rules for variant in summary.variants):
-        plots["rules"] = rules_svg(summary)
-    if runs := [run.epochs for run in summary.variants[0].runs if run.epochs]:
+    plots = {"seeds": seeds_svg(variants)}
+    if all(variant.rules for variant in variants):
+        plots["rules"] = rules_svg(variants)
+    if runs := [run.epochs for run in variants[0].runs if run.epochs]:
         plots["curves"] = curves_svg(runs)
     write_page(
-        "sweep.html.j2", out / "sweep.html", plots, summary=summary, rules=RULES, metric=VALIDATION
+        "sweep.html.j2",
+        out / "sweep.html",
+        plots,
+        variants=variants,
+        rules=RULES,
+        metric=VALIDATION,
     )
 
 
-def print_table(summary: SweepSummary, console: Console | None = None) -> None:
+def print_table(variants: Sequence[VariantSummary], console: Console | None = None) -> None:
     """Print a row for each run, and after each variant's runs their mean ± standard deviation."""
-    names = list(next((variant.metrics for variant in summary.variants), ()))
+    names = list(next((variant.metrics for variant in variants), ()))
     table = Table("variant", "seed", *(name.replace("_", " ") for name in names))
-    for variant in summary.variants:
+    for variant in variants:
         for run in variant.runs:
             mark = " (best)" if run is variant.best else ""
             values = (f"{run.metrics[name].value:.4g}" for name in names)
@@ -282,9 +280,8 @@ def print_table(summary: SweepSummary, console: Console | None = None) -> None:
     (console or Console()).print(table)
 
 
-def seeds_svg(summary: SweepSummary) -> str:
+def seeds_svg(variants: Sequence[VariantSummary]) -> str:
     """Draw the accuracy of every seed, on validation rows if measured, and the mean."""
-    variants = summary.variants
     with style():
         figure = new_figure(0.9 + 0.5 * len(variants))
         axes = figure.subplots()
@@ -304,13 +301,13 @@ def seeds_svg(summary: SweepSummary) -> str:
         return to_svg(figure)
 
 
-def rules_svg(summary: SweepSummary) -> str:
+def rules_svg(variants: Sequence[VariantSummary]) -> str:
     """Draw accuracy over cost by rule: every seed as a thin line, the mean with its deviation."""
     with style():
         figure = new_figure(3.4)
         axes = figure.subplots()
         colours = (COLOURS["router"], BLUE, COLOURS["oracle"], COLOURS["baseline"])
-        for number, variant in enumerate(summary.variants):
+        for number, variant in enumerate(variants):
             colour = colours[number % len(colours)]
             for run in variant.runs:
                 points = sorted((p.cost_usd * 1e3, p.accuracy) for p in run.rules.values())

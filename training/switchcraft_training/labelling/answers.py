@@ -83,7 +83,6 @@ class FailureCode(StrEnum):
     CONNECTION_LOST = "connection_lost"
     MALFORMED_BODY = "malformed_body"
     """The status was 200, but the body is not a chat completion."""
-    """The Ray worker that sent the request died before it returned a result."""
 
 
 @dataclass(frozen=True, slots=True)

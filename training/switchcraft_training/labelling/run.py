@@ -36,7 +36,7 @@ from switchcraft_training.labelling.answers import (
     RequestResult,
 )
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
-from switchcraft_training.labelling.sender import EndpointClients, OutgoingRequest
+from switchcraft_training.labelling.sender import EndpointClients
 from switchcraft_training.labelling.store import Store
 from switchcraft_training.records import Judged
 
@@ -327,8 +327,8 @@ class LabellingRun:
         if not await self._budget.reserve(reserved_usd):
             return None
         number = self._store.begin_request(key, reserved_usd)
-        request = OutgoingRequest(arm.endpoint, question.body, self._store.idempotency_key(key))
-        result = await self._sender.send(request)
+        once = self._store.idempotency_key(key)
+        result = await self._sender.send(arm.endpoint, question.body, once)
         if isinstance(result, Reply):
             if result.input_tokens is not None and result.output_tokens is not None:
                 usd = arm.price.cost_usd(result.input_tokens, result.output_tokens, seconds=0)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -40,15 +39,6 @@ _STATUSES: Final[Mapping[int, tuple[FailureCode, Remedy]]] = {
 }
 _NO_CREDIT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _TOO_LONG: Final = ("context length", "context_length", "context window", "prompt is too long")
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingRequest:
-    """A request to send: the endpoint, the complete body, and the idempotency key."""
-
-    endpoint: str
-    body: Mapping[str, Json]
-    idempotency_key: str
 
 
 class _PromptDetails(BaseModel):
@@ -96,23 +86,25 @@ class EndpointClients:
             for name, endpoint in self._endpoints.items()
         }
 
-    async def send(self, request: OutgoingRequest) -> RequestResult:
+    async def send(
+        self, endpoint: str, body: Mapping[str, Json], idempotency_key: str
+    ) -> RequestResult:
         """Send one request once, and return its failure, or the reply without a cost."""
         begun_s = time.perf_counter()
         try:
-            async with asyncio.timeout(self._endpoints[request.endpoint].timeout_s):
-                text = await self._clients[request.endpoint].post(
+            async with asyncio.timeout(self._endpoints[endpoint].timeout_s):
+                text = await self._clients[endpoint].post(
                     "/chat/completions",
-                    body=dict(request.body),
+                    body=dict(body),
                     cast_to=str,
-                    options={"headers": {"Idempotency-Key": request.idempotency_key}},
+                    options={"headers": {"Idempotency-Key": idempotency_key}},
                 )
             return parse_reply(text, time.perf_counter() - begun_s)
         except TimeoutError:
             detail = "no complete answer within the endpoint's timeout_s"
             return RequestFailure(FailureCode.TIMEOUT, detail, Remedy.RETRY, may_be_paid=True)
         except openai.APIStatusError as exc:
-            return _failure_of_status(exc, self._keys[request.endpoint])
+            return _failure_of_status(exc, self._keys[endpoint])
         except openai.APIConnectionError as exc:
             cause = type(exc.__cause__).__name__
             detail = f"{cause}: {exc.__cause__}"

@@ -10,7 +10,7 @@ other process can use it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
-from router_service.apis.conversation import Json
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.rows import write_lines
 from switchcraft_training.labelling.answers import (
@@ -50,6 +49,9 @@ CREATE TABLE IF NOT EXISTS failures (
 ) WITHOUT ROWID;
 """
 
+_FAILURE: Final = (*QuestionKey._fields, "code", "status", "detail")
+"""Fields of a line in the exported file of failures: the columns of the table."""
+
 
 class RunIdentity(NamedTuple):
     """Hashes of a run's rows and pool. A store contains the answers of only one run."""
@@ -64,20 +66,6 @@ class Spending(NamedTuple):
     answered_usd: float
     lost_usd: float
     lost: int
-
-
-class UnansweredQuestion(NamedTuple):
-    """A question without an answer so far, with the failure of its last request."""
-
-    key: QuestionKey
-    code: str
-    status: int | None
-    detail: str
-
-    def to_json(self) -> Mapping[str, Json]:
-        """Return the fields of a line in the exported file of failures."""
-        facts = {"code": self.code, "status": self.status, "detail": self.detail}
-        return {**self.key._asdict(), **facts}
 
 
 class Store:
@@ -179,16 +167,6 @@ class Store:
         rows = self._read("SELECT example_id, arm, attempt FROM answers")
         return {QuestionKey(*row) for row in rows}
 
-    def answers(self) -> Iterator[tuple[QuestionKey, Reply]]:
-        """Yield the answers, ordered by key."""
-        rows = self._read("SELECT * FROM answers ORDER BY example_id, arm, attempt")
-        return ((QuestionKey(*key), Reply.model_validate_json(reply)) for *key, reply in rows)
-
-    def failures(self) -> Iterator[UnansweredQuestion]:
-        """Yield the questions that have no answer so far, ordered by key."""
-        rows = self._read("SELECT * FROM failures ORDER BY example_id, arm, attempt")
-        return (UnansweredQuestion(QuestionKey(*row[:3]), *row[3:]) for row in rows)
-
     def spending(self) -> Spending:
         """Return the cost of all requests of the run so far, including earlier processes."""
         usd = {"answered": 0.0, "lost": 0.0}
@@ -205,9 +183,17 @@ class Store:
 
         Raises DataError if a file cannot be written.
         """
-        answers = (orjson.dumps(answer_to_json(key, reply)) for key, reply in self.answers())
-        failures = (orjson.dumps(failure.to_json()) for failure in self.failures())
-        return write_lines(answers, folder / ANSWERS), write_lines(failures, folder / FAILURES)
+        rows = self._read("SELECT * FROM answers ORDER BY example_id, arm, attempt")
+        answers = (
+            answer_to_json(QuestionKey(*key), Reply.model_validate_json(reply))
+            for *key, reply in rows
+        )
+        unanswered = self._read("SELECT * FROM failures ORDER BY example_id, arm, attempt")
+        failures = (dict(zip(_FAILURE, row, strict=True)) for row in unanswered)
+        return (
+            write_lines(map(orjson.dumps, answers), folder / ANSWERS),
+            write_lines(map(orjson.dumps, failures), folder / FAILURES),
+        )
 
     def _close_request(self, request: int, state: str, charged_usd: float | None) -> float:
         ((charged,),) = self._db.execute(

@@ -197,6 +197,9 @@ def _fit_demand_forest(known: Table, seed: int, max_mb: float) -> Forest:
     return fit_forest(feature_tensor(known).numpy(), targets, seed, max_mb)
 
 
+WIDTH = 64
+"""Width of the two layers of a network."""
+
 NETWORKS = 4
 """Number of averaged networks. With 1,100 rows, the seed changes one network's AUC by 0.01."""
 
@@ -246,17 +249,17 @@ class NetworksBranch(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, features: int, heads: int, *, width: int) -> None:
+    def __init__(self, features: int, heads: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features))
         self.members = nn.ModuleList(
             nn.Sequential(
-                nn.Linear(features, width),
+                nn.Linear(features, WIDTH),
                 nn.GELU(),
-                nn.Linear(width, width),
+                nn.Linear(WIDTH, WIDTH),
                 nn.GELU(),
-                nn.Linear(width, heads),
+                nn.Linear(WIDTH, heads),
             )
             for _ in range(NETWORKS)
         )
@@ -302,7 +305,7 @@ def fit_networks(
     A label may be the share of an arm's attempts that were correct. NaN labels are ignored.
     `weights` (heads,) multiply the losses of the heads.
     """
-    branch = NetworksBranch(features.shape[1], labels.shape[1], width=settings.structure_width)
+    branch = NetworksBranch(features.shape[1], labels.shape[1])
     branch.fit_scale(features)
     with torch.no_grad():
         standardized = branch.standardize(features)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from accelerate import Accelerator
+import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from switchcraft_training.config import RunConfig, TrainingConfig
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.frozen import weights_sha256
+from switchcraft_training.models.optimization import device, precision_of
 from switchcraft_training.storage import complete_file
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,13 @@ def mean_loss(labels: NDArray[np.float32], probabilities: NDArray[np.float64]) -
     return float(losses[~np.isnan(labels)].mean())
 
 
+@dataclass(slots=True)
 class RunState:
     """State of a run besides weights, optimizer and schedule: epochs, shuffling, best weights."""
 
-    def __init__(self, seed: int) -> None:
-        self.epochs: list[Epoch] = []
-        self.rng = np.random.default_rng(seed)
-        self.best_state: dict[str, Tensor] = {}
+    rng: np.random.Generator
+    epochs: list[Epoch] = field(default_factory=list)
+    best_state: dict[str, Tensor] = field(default_factory=dict)
 
     def keep_best(self, module: nn.Module) -> None:
         """Copy the module's weights to `best_state`."""
@@ -86,7 +86,7 @@ class RunState:
         self.best_state = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, in the form that Accelerate saves."""
+        """Return the state as a checkpoint has it."""
         epochs = [asdict(epoch) for epoch in self.epochs]
         return {"epochs": epochs, "rng": self.rng.bit_generator.state, "best": self.best_state}
 
@@ -97,18 +97,27 @@ class RunState:
         self.best_state = state["best"]
 
 
-def fingerprint(
-    accelerator: Accelerator, encoder: nn.Module, config: RunConfig, rows: tuple[Table, Table]
-) -> str:
+class Stateful(Protocol):
+    """What a checkpoint saves and restores."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
+        """Restore the state."""
+        ...
+
+
+def fingerprint(encoder: nn.Module, config: RunConfig, rows: tuple[Table, Table]) -> str:
     """Return the SHA-256 of everything that determines the weights of a fine-tuned encoder."""
     settings = {
         "training": config.training.model_dump(mode="json"),
         "encoder": config.encoder.model_dump(mode="json", exclude={"source"}),
         "seed": config.seed,
         "arms": len(config.arms),
-        "processes": accelerator.num_processes,
-        "device": accelerator.device.type,
-        "precision": accelerator.mixed_precision,
+        "device": device().type,
+        "precision": precision_of(config),
     }
     digest = sha256(json.dumps(settings, sort_keys=True).encode())
     digest.update(weights_sha256(encoder).encode())
@@ -122,12 +131,11 @@ def fingerprint(
 class Checkpoints:
     """Folder of one run in a workspace, with the last epoch's state or the run's final result.
 
-    Without a workspace, nothing is saved. An epoch's folder gets its name only when it is complete.
+    Without a workspace, nothing is saved.
     """
 
-    def __init__(self, workspace: Path | None, accelerator: Accelerator, identity: str) -> None:
+    def __init__(self, workspace: Path | None, identity: str) -> None:
         self._folder = None if workspace is None else workspace / "checkpoints" / identity
-        self._accelerator = accelerator
 
     def load_finished(self, state: RunState) -> bool:
         """Load the result of a finished run, and return whether there was one."""
@@ -142,37 +150,40 @@ class Checkpoints:
         log.info("fine-tuning was already finished: weights read from %s", self._folder.parent)
         return True
 
-    def resume(self) -> None:
-        """Load the last complete epoch, if there is one."""
-        complete = self._complete_epochs()
-        if complete:
-            self._accelerator.load_state(str(complete[-1]))
-            epoch, folder = complete[-1].name, complete[-1].parents[1]
-            log.info("fine-tuning resumed from %s in %s", epoch, folder)
+    def resume(self, parts: Mapping[str, Stateful]) -> None:
+        """Load the last epoch's state into these parts of a run, if there is one."""
+        if saved := self._saved_epochs():
+            states = torch.load(saved[-1], weights_only=True)
+            for name, part in parts.items():
+                part.load_state_dict(states[name])
+            torch.set_rng_state(states["rng_cpu"])
+            if device().type == "cuda":
+                torch.cuda.set_rng_state(states["rng_cuda"])
+            log.info("fine-tuning resumed from %s in %s", saved[-1].stem, saved[-1].parents[1])
 
-    def save(self, number: int) -> None:
+    def save(self, number: int, parts: Mapping[str, Stateful]) -> None:
         """Save the state after an epoch, then delete the state of the previous epoch."""
         if self._folder is None:
             return
-        partial = self._folder / "partial"
-        self._accelerator.save_state(str(partial))
-        self._accelerator.wait_for_everyone()
-        if self._accelerator.is_main_process:
-            earlier = self._complete_epochs()
-            partial.rename(self._folder / f"epoch-{number:04}")
-            for folder in earlier:
-                shutil.rmtree(folder)
-        self._accelerator.wait_for_everyone()
+        earlier = self._saved_epochs()
+        states: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
+        states["rng_cpu"] = torch.get_rng_state()
+        if device().type == "cuda":
+            states["rng_cuda"] = torch.cuda.get_rng_state()
+        with complete_file(self._folder / f"epoch-{number:04}.pt") as partial:
+            torch.save(states, partial)
+        for path in earlier:
+            path.unlink()
 
     def finish(self, state: RunState) -> None:
         """Save the best weights and the epochs, and delete the checkpoints."""
-        if self._folder is None or not self._accelerator.is_main_process:
+        if self._folder is None:
             return
         epochs = json.dumps([asdict(epoch) for epoch in state.epochs])
         with complete_file(self._folder / FINISHED) as partial:
             save_file(state.best_state, partial, metadata={"epochs": epochs})
-        for folder in self._complete_epochs():
-            shutil.rmtree(folder)
+        for path in self._saved_epochs():
+            path.unlink()
 
-    def _complete_epochs(self) -> list[Path]:
-        return [] if self._folder is None else sorted(self._folder.glob("epoch-*"))
+    def _saved_epochs(self) -> list[Path]:
+        return [] if self._folder is None else sorted(self._folder.glob("epoch-*.pt"))

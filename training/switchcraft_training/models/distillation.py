@@ -29,9 +29,7 @@ from switchcraft_training.models.frozen import row_inputs, weights_sha256
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import (
     device,
-    is_main_process,
     linear_schedule,
-    main_process_first,
     padded,
     shuffled_batches,
 )
@@ -79,18 +77,16 @@ def distil(
     digest = sha256(json.dumps([fields, [list(row) for row in rows]], sort_keys=True).encode())
     digest.update(weights_sha256(teacher).encode())
     path = workspace / "distilled" / f"{digest.hexdigest()}.safetensors"
-    with main_process_first():
-        if not path.exists():
-            teacher_branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0).to(device())
-            layers = teacher.config.n_layers
-            # The teacher's last hidden states for each row, with the shape (tokens, hidden).
-            cache = workspace / "frozen"
-            wanted = row_inputs(teacher_branch, layers, rows, cache, in_bf16=True)
-            _train_student(branch.to(device()), settings, rows, wanted)
-            branch.cpu()
-            with complete_file(path) as partial:
-                save_file(branch.encoder.state_dict(), partial)
-            log.info("distilled: weights saved in %s", path.parent)
+    if not path.exists():
+        teacher_branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0).to(device())
+        layers = teacher.config.n_layers
+        # The teacher's last hidden states for each row, with the shape (tokens, hidden).
+        wanted = row_inputs(teacher_branch, layers, rows, workspace / "frozen", in_bf16=True)
+        _train_student(branch.to(device()), settings, rows, wanted)
+        branch.cpu()
+        with complete_file(path) as partial:
+            save_file(branch.encoder.state_dict(), partial)
+        log.info("distilled: weights saved in %s", path.parent)
     branch.encoder.load_state_dict(load_file(path))
     branch.encoder.requires_grad_(
         requires_grad=True
@@ -152,7 +148,7 @@ def _train_student(
     optimizer = torch.optim.AdamW(learning, lr=settings.learning_rate, weight_decay=WEIGHT_DECAY)
     steps = math.ceil(len(rows) / BATCH_ROWS) * settings.epochs
     schedule = linear_schedule(optimizer, steps, WARMUP_RATIO)
-    with Bar("distilling", steps, "steps", is_hidden=not is_main_process()) as progress:
+    with Bar("distilling", steps, "steps") as progress:
         for _ in range(settings.epochs):
             for batch in shuffled_batches(lengths, BATCH_ROWS, rng):
                 loss = _loss(branch, [ids[i] for i in batch], [wanted[i] for i in batch])

@@ -21,7 +21,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from router_service.core.errors import ConfigError
 from router_service.predictor.words import Ids
 from switchcraft_training.models.model import EncoderBranch
-from switchcraft_training.models.optimization import is_main_process, padded
+from switchcraft_training.models.optimization import padded
 from switchcraft_training.progress import track
 from switchcraft_training.storage import complete_file
 
@@ -171,9 +171,8 @@ def _compute_states(
     left = sorted(rows.items(), key=lambda item: len(item[1]))
     device = branch.head.weight.device
     precision = torch.autocast(device.type, torch.bfloat16, enabled=in_bf16)
-    is_hidden = not left or not is_main_process()
     starts = range(0, len(left), BATCH_ROWS)
-    for start in track(starts, "frozen layers", len(starts), "batches", is_hidden=is_hidden):
+    for start in track(starts, "frozen layers", len(starts), "batches", is_hidden=not left):
         batch = left[start : start + BATCH_ROWS]
         ids, mask = padded([torch.tensor(row) for _, row in batch], branch.pad_id)
         with torch.inference_mode(), precision:

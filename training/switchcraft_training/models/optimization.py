@@ -1,90 +1,43 @@
-"""Batches, losses and learning rates, and the processes and precision that training uses.
-
-`accelerate launch -m switchcraft_training.cli run ...` starts one process per device. Each process
-reads all rows and computes its share of every batch. Only the main process writes files.
-"""
+"""Batches, losses and learning rates, and the device and precision that training uses."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
 
 import numpy as np
 import torch
-from accelerate import Accelerator, PartialState
-from accelerate.utils import parse_flag_from_env
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from router_service.core.errors import ConfigError
-from switchcraft_training.config import RunConfig
+from switchcraft_training.config import Precision, RunConfig
 from switchcraft_training.data.table import Table
 
-WAIT: Final = timedelta(hours=4)
-"""How long a process waits for the others.
-
-Between trainings, only the main process predicts held-out rows, which takes minutes to hours. The
-defaults of the backends, 10 and 30 minutes, would end such a run.
-"""
-
-
-def start_accelerator(config: RunConfig) -> Accelerator:
-    """Return the accelerator of this process, in the configured precision.
-
-    Raises ConfigError for fp16 on a CPU.
-    """
-    device = _state().device.type
-    default = "fp16" if device == "cuda" else "no"  # as in the paper's appendix on training
-    precision = config.training.precision or default
-    if precision == "fp16" and device == "cpu":
-        problem = "fp16 needs a GPU; use bf16, or remove the setting"
-        raise ConfigError(config.name, "training.precision", problem)
-    logging.getLogger("accelerate").setLevel(logging.WARNING)  # It logs every file that it writes.
-    return Accelerator(mixed_precision=precision)
+_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def device() -> torch.device:
-    """Return the device that this process trains on."""
-    return torch.device(_state().device)
+    """Return the device that trains: a GPU if there is one."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def is_main_process() -> bool:
-    """Return whether this process writes files; a single process always does."""
-    return bool(_state().is_main_process)
+def precision_of(config: RunConfig) -> Precision:
+    """Return the encoder's precision; raises ConfigError for fp16 on a CPU."""
+    default: Precision = "fp16" if device().type == "cuda" else "no"  # as in the paper's appendix
+    precision = config.training.precision or default
+    if precision == "fp16" and device().type == "cpu":
+        problem = "fp16 needs a GPU; use bf16, or remove the setting"
+        raise ConfigError(config.name, "training.precision", problem)
+    return precision
 
 
-@contextmanager
-def main_process_first() -> Iterator[None]:
-    """Run the block in the main process first, so that other processes find the files it writes."""
-    with _state().main_process_first():
-        yield
-
-
-def process_count() -> int:
-    """Return the number of processes that were launched together."""
-    return int(_state().num_processes)
-
-
-def _state() -> PartialState:
-    # Read the flag of `accelerate launch --cpu` here: the Accelerator would read it too late. The
-    # first call starts the process group, whose timeout cannot be changed later.
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=WAIT)
-
-
-def gather_strided(accelerator: Accelerator, own: Tensor) -> Tensor:
-    """Return the results of all P processes, in the order of the rows.
-
-    `own` has the results of process p for rows p, p + P, ... Every process must have the same
-    number of rows.
-    """
-    gathered: Tensor = accelerator.gather(own)
-    by_process = gathered.view(accelerator.num_processes, *own.shape)  # (P, rows, ...)
-    return torch.flatten(by_process.transpose(0, 1), 0, 1)  # (rows * P, ...)
+def mixed(precision: Precision) -> torch.autocast:
+    """Return a context in which matrix products have this precision; weights stay in FP32."""
+    is_mixed = precision != "no"
+    return torch.autocast(device().type, _DTYPES.get(precision), enabled=is_mixed)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
@@ -93,13 +46,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     A label may be the share of an arm's attempts that were correct. The weight of an unknown label
     must be 0.
     """
-    return summed_cross_entropy(logits, labels, weights) / weights.sum().clamp(min=1e-9)
-
-
-def summed_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sum of the binary cross-entropies of logits (batch, heads)."""
     losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-    return (losses * weights).sum()
+    return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
 
 def head_weights(heads: int, arms: int, auxiliary_weight: float) -> Tensor:

@@ -46,6 +46,7 @@ function described(card) {
           `${purpose(card)} It was trained on ${date(card.provenance.created)}.`,
         ),
         card.knowledge && h("p", { class: "lead" }, card.knowledge),
+        ...card.expected.map((sentence) => h("p", { class: "lead" }, sentence)),
       ),
     ),
     card.execution.warning && h("p", { class: "notice" }, card.execution.warning),

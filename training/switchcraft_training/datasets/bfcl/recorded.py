@@ -1,16 +1,13 @@
-"""Questions with accepted answers, and recorded answers with the leaderboard's verdicts."""
+"""Questions with accepted answers, and recorded answers to them."""
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import DataError
@@ -111,37 +108,10 @@ does not reason by default."""
 _ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
 
 
-class RecordedVerdict(NamedTuple):
-    """Verdict of the leaderboard's checker on an answer; `error_type` says why it is invalid."""
-
-    example_id: str
-    valid: bool
-    error_type: str | None
-    attempt: int = 0
-
-
-class Recording(Protocol):
-    """A directory of recorded answers. Every method raises DataError if a file cannot be read."""
-
-    def arms(self) -> list[str]:
-        """Return the models with recorded answers, without broken runs."""
-        ...
-
-    def judged(self) -> Iterator[Judged]:
-        """Read the single-turn questions that the models answered, and the expected calls."""
-        ...
-
-    def answers(self, arm: str) -> Iterator[Answer]:
-        """Read a model's answers to the single-turn questions."""
-        ...
-
-    def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read the recorded verdicts of the leaderboard's checker on a model's answers."""
-        ...
-
-
-def open_recording(root: Path) -> Recording:
+def open_recording(root: Path) -> LeaderboardSnapshot | RepeatedRuns:
     """Open a recording: runs of bfcl-eval in the layout of v4, otherwise a snapshot.
+
+    Its methods raise DataError if a file cannot be read.
 
     In v4, a model's answers are in directories such as `live`, below `run-1/result` or, in a day's
     folder of the leaderboard's own repository, below `result`.
@@ -152,10 +122,7 @@ def open_recording(root: Path) -> Recording:
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardSnapshot:
-    """A copy of the leaderboard up to v3: questions, and by model answers and verdicts.
-
-    Verdicts are in `verdict`, one for each answer, or in the leaderboard's own files in `score`.
-    """
+    """A copy of the leaderboard up to v3: questions, and the answers of each model."""
 
     root: Path
 
@@ -172,18 +139,6 @@ class LeaderboardSnapshot:
         for file in _only_single_turn(_result_files(self.root / "result" / arm)):
             parse = parse_native if has_native_calls(arm, file.version) else parse_text
             yield from read_lines(file.path, partial(_read_answer, arm=arm, parse=parse))
-
-    def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read the verdicts on a model's answers; each file of answers has a file of verdicts."""
-        for file in _only_single_turn(_result_files(self.root / "result" / arm)):
-            path = self.root / "verdict" / arm / f"{file.category}.json.gz"
-            if not path.exists() and (self.root / "score").is_dir():
-                yield from _read_scores(self.root / "score" / arm, file)
-                continue
-            yield from read_lines(
-                path,
-                lambda row: RecordedVerdict(row["id"], bool(row["valid"]), row.get("error_type")),
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,26 +190,6 @@ class RepeatedRuns:
             for file in files:
                 yield from map(_with_charged_tokens, read_lines(file.path, read))
 
-    def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read the verdicts in each run; a score file lists only the answers that failed."""
-        for attempt, run in enumerate(self._runs()):
-            for file in _only_single_turn(_result_files_of_run(run, arm)):
-                folder = run / "score" / arm / file.path.parent.name
-                yield from _read_scores(folder, file, attempt)
-
-    def steps(self, arm: str) -> Iterator[Answer]:
-        """Read every step of the multi-turn logs, to measure the share that can be parsed.
-
-        A step's id is `conversation:turn:step`. A conversation that failed is one step with the
-        conversation's id. Steps are not judged, because a model may take steps that differ from
-        the accepted answer and still be correct.
-        """
-        for attempt, run in enumerate(self._runs()):
-            for file in _result_files_of_run(run, arm):
-                if file.category in MULTI_TURN:
-                    read = partial(_read_steps, arm=arm, attempt=attempt)
-                    yield from chain.from_iterable(read_lines(file.path, read))
-
     def _runs(self) -> list[Path]:
         runs = sorted(self.root.glob("run-*"), key=lambda run: int(run.name.removeprefix("run-")))
         return runs or [self.root]
@@ -280,33 +215,6 @@ def _has_lists_of_calls(files: Iterable[LeaderboardFile]) -> bool:
         any(read_lines(file.path, lambda row: isinstance(row.get("result"), list), _skip_row))
         for file in files
     )
-
-
-def _read_scores(
-    folder: Path, file: LeaderboardFile, attempt: int = 0
-) -> Iterator[RecordedVerdict]:
-    """Read the verdicts on a file of answers from a score file, which lists only failures."""
-    # v1 counts the answers of a category from 1, and its score files have no prefix.
-    is_v1 = file.version == 1
-    stem = f"{file.category}_score" if is_v1 else f"BFCL_v{file.version}_{file.category}_score"
-    compressed = folder / f"{stem}.json.gz"
-    scores = compressed if compressed.exists() else folder / f"{stem}.json"
-    rows: list[Json] = []
-
-    def read_again(error: DataError, line: bytes) -> None:
-        # The results of some executed functions have hundreds of digits, which orjson refuses.
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            raise error from None
-
-    rows.extend(read_lines(scores, lambda row: row, read_again))
-    # The first line of a score file has only counts, and no id.
-    rows = [row for row in rows if "id" in row]
-    names = [f"{file.category}_{row['id'] - 1}" if is_v1 else row["id"] for row in rows]
-    failed = {name: row.get("error_type") for name, row in zip(names, rows, strict=True)}
-    for name in read_lines(file.path, lambda row: str(row["id"])):
-        yield RecordedVerdict(name, name not in failed, failed.get(name), attempt)
 
 
 def _skip_row(error: DataError, _: bytes) -> None:
@@ -382,20 +290,3 @@ def _with_charged_tokens(answer: Answer) -> Answer:
 def _read_token_count(value: Json) -> int | None:
     """Read a token count; 0 means that the request failed before anything was counted."""
     return int(value) if isinstance(value, int | float) and value > 0 else None
-
-
-def _read_steps(row: Mapping[str, Json], arm: str, attempt: int) -> list[Answer]:
-    """Return an answer for each step of a conversation's log, or for its error message.
-
-    A log is a list of turns, and a turn is a list of steps.
-    """
-    log = row["result"]
-    if isinstance(log, str):
-        return [Answer(row["id"], arm, None, "no_answer", None, None, attempt)]
-    steps = []
-    for turn_number, turn in enumerate(log):
-        for step_number, step in enumerate(turn):
-            parsed = parse_native(step)
-            name = f"{row['id']}:{turn_number}:{step_number}"
-            steps.append(Answer(name, arm, parsed.calls, parsed.problem, None, None, attempt))
-    return steps

@@ -1,4 +1,7 @@
-"""Recorded outcomes of whole agent tasks, and the table of figures that is made of them.
+r"""Recorded outcomes of whole agent tasks, and the table of figures that the package ships.
+
+    python -m benchmarks.agent_task_table data/agents-2026 \
+      --out router_service/artifacts/agent-tasks.json
 
 Each kind of task has one benchmark, and each model one figure on it: that of the first harness, in
 the order of `_SOURCES`, that measured the model. Figures of several benchmarks or harnesses are
@@ -7,6 +10,7 @@ never averaged, because tasks are not equally hard, and harnesses not equally go
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +24,7 @@ from router_service.apis.conversation import Json
 from router_service.measurement.agent_tasks import AgentTaskTable, MeasuredModel, TaskKind
 from router_service.policies.costs import Price
 from router_service.prices import look_up_name
-from switchcraft_training.datasets.rows import read_lines
+from switchcraft_training.datasets.rows import read_lines, write_lines
 
 SUSPECT = frozenset({"claude-fable-5"})
 """Models that are left out: 95.8% of SWE-bench Verified is not credible."""
@@ -237,3 +241,19 @@ def _model_name(text: str) -> str:
     if name.startswith("claude-"):
         name = name.replace(".", "-")
     return next((model for model, names in _NAMES.items() if name in names), name)
+
+
+def main() -> None:
+    """Write the table of a folder of recorded outcomes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("outcomes", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    table = make_table(arguments.outcomes)
+    lines = [table.model_dump_json(indent=1, exclude_none=True).encode()]
+    write_lines(lines, arguments.out)
+    print(f"{len(table.figures)} figures of {len(table.names)} models are in {arguments.out}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,9 +9,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from benchmarks.agent_task_table import make_table, success_interval
 from router_service.apis.conversation import Json
 from router_service.measurement.agent_tasks import MeasuredModel
-from switchcraft_training.agent_tasks import make_table, success_interval
 
 
 def _arm(source: str, model: str, harness: str, **more: Json) -> dict[str, Json]:
