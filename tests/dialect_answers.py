@@ -181,7 +181,7 @@ def read_chat(answer: ChatCompletion) -> Content:
         if call.type == "function"
     )
     has_refused = bool(choice.message.refusal)
-    stops = {value: name for name, value in reversed(STOPS[apis.CHAT].items())}
+    stops = {value: name for name, value in reversed([*STOPS[apis.CHAT].items()])}
     return Content(
         thinking=getattr(choice.message, "reasoning_content", None) or "",
         text=choice.message.content or "",
@@ -246,7 +246,7 @@ def read_message(answer: Message) -> Content:
                 calls.append((block.id, block.name, orjson.dumps(block.input).decode()))
             case _:
                 raise AssertionError(block.type)
-    stops = {value: name for name, value in reversed(STOPS[apis.MESSAGES].items())}
+    stops = {value: name for name, value in reversed([*STOPS[apis.MESSAGES].items()])}
     usage = answer.usage
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     assert answer.stop_reason is not None

@@ -81,7 +81,8 @@ def test_canary_without_verifier_is_rolled_back(tmp_path: Path, upstream: Sandbo
         for name, verifies in (("verifying", True), ("plain", False))
     )
     canary = Canary(release=plain, share=0.5, min_requests=5)
-    open_pointer(str(directory)).move(lambda _: Publication(serial=1, stable=stable, canary=canary))
+    pointer = open_pointer(str(directory))
+    pointer.move(lambda _: Publication(serial=1, stable=stable))
     router = {"publication": str(directory)}
     config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
     with gateway(config, tmp_path) as served:
@@ -89,6 +90,8 @@ def test_canary_without_verifier_is_rolled_back(tmp_path: Path, upstream: Sandbo
         def ask_all() -> list[httpx.Response]:
             return [ask(served.http, f"How warm is it? ({number})") for number in range(20)]
 
+        pointer.move(lambda _: Publication(serial=2, stable=stable, canary=canary))
+        served.wait_for_metric("switchcraft_publication_serial", 2)
         answers = ask_all()
         served.wait_for_metric('switchcraft_canary_withdrawals_total{bound="errors"}', 1)
         served.wait_for_canary(canary=False)
