@@ -31,6 +31,8 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
         ({"policies": {"default": "theta=2"}}, "policies"),
         ({"policies": {"default": "verified"}}, "policies"),  # nothing chooses once
         ({"policies": {"default": "verified", "fast": "drift=0.1"}, "verifier": False}, ""),
+        ({"policies": {"default": "within=0.5"}}, "policies"),
+        ({"policies": {"default": "within=0.5", "fast": "drift=0.1"}, "verifier": False}, ""),
         ({"streams_text_from": 2}, "streams_text_from"),
         ({"training": {"batch_size": 0}}, "training.batch_size"),
         ({"training": {"shares": {"guess": 1}}}, "training.shares.guess.[key]"),

@@ -115,7 +115,7 @@ def test_requests_to_the_dearest_model_are_explained(share: float | None, saved:
     }
     assert explain_dearest("large", reasons, share) == (
         "Of the last day's 180 requests in the list, 25% went to large, the most expensive model: "
-        "30: named by the request; 10: most accurate, the request is unlike the training data; "
-        f"5: accepted by the verifier.{saved}"
+        "named by the request (30); most accurate, the request is unlike the training data (10); "
+        f"accepted by the verifier (5).{saved}"
     )
     assert explain_dearest("medium", reasons, share) is None
