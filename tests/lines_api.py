@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 
-from router_service.apis import fields, writing
+from router_service.apis import writing
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api, FieldNames, IsForeign, Target
-from router_service.apis.conversation import Json, read_model, read_stream
+from router_service.apis.conversation import Json, as_list, read_model, read_stream
+from router_service.apis.fields import Field
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import (
     Answer,
@@ -56,11 +57,11 @@ class LinesApi(Api):
         messages = [
             {"role": by[line["by"]], "content": line.get("text")}
             | ({"tool_calls": [{"function": line["call"]}]} if "call" in line else {})
-            for line in fields.array(body, "lines")
+            for line in as_list(body.get("lines"))
         ]
         tools = [
             {"function": {"name": tool["name"], "description": tool["about"]}}
-            for tool in fields.array(body, "tools")
+            for tool in as_list(body.get("tools"))
         ]
         return {**body, "messages": messages, "tools": tools}
 
@@ -71,7 +72,8 @@ class LinesApi(Api):
     def read_request(self, body: Mapping[str, Json]) -> Request:
         """Read a request that has to be translated."""
         messages: list[Message] = []
-        for line in fields.array(body, "lines"):
+        fields = Field.of_body(body, CARRIED, {})
+        for line in fields.array("lines"):
             text = Text(line.get("text") or "")
             if "call" in line:
                 call = line["call"]
@@ -84,13 +86,13 @@ class LinesApi(Api):
         return Request(
             read_model(body),
             tuple(messages),
-            lost=tuple(fields.lost_fields(body, CARRIED, {})),
+            lost=tuple(fields.lost),
             stream=read_stream(body),
             tools=tuple(
                 OfferedTool(tool["name"], tool["about"], tool.get("takes"))
-                for tool in fields.array(body, "tools")
+                for tool in fields.array("tools")
             ),
-            max_tokens=fields.optional_count(body, "limit"),
+            max_tokens=fields.optional_count("limit"),
         )
 
     def write_request(

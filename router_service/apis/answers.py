@@ -205,6 +205,8 @@ class PartialCall:
     is_custom: bool = False
     whole: str = ""
     """Arguments that count if none arrive in parts."""
+    is_whole: bool = False
+    """Whether one event had the name and an object of arguments."""
 
 
 class AnswerRecord:

@@ -32,31 +32,14 @@ from router_service.apis.conversation import (
     parse_chat_request,
 )
 from router_service.apis.openapi import ErrorBody, RequestSchema
-from router_service.apis.parts import Answer, Event, Request, Stop
+from router_service.apis.parts import Answer, Event, Request
 from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
+from router_service.apis.reading import AnswerReader
 from router_service.apis.usage import Usage
 from router_service.core.values import request_value
 
 IsForeign = Callable[[str], bool]
 """Whether a proof of reasoning is known to be of another provider than the target."""
-
-
-class AnswerReader(Protocol):
-    """Reader of one answer in the format of one API. All methods raise ForeignAnswerError."""
-
-    usage: Usage | None
-    """The usage that the answer has reported so far."""
-    default_stop: Stop | None
-    """Why an answer has ended whose last event gives no reason; if None, it is incomplete."""
-
-    def whole(self, value: Json) -> Answer:
-        """Read a whole answer."""
-
-    def feed(self, event: Json) -> Sequence[Event]:
-        """Read one event."""
-
-    def end(self) -> Sequence[Event]:
-        """Return the events that complete the answer."""
 
 
 class AnswerWriter(Protocol):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from router_service.apis.api import (
-    AnswerReader,
     AnswerWriter,
     Api,
     FieldNames,
@@ -30,6 +29,7 @@ from router_service.apis.chat.schema import request_schema
 from router_service.apis.conversation import Json
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
+from router_service.apis.reading import AnswerReader
 from router_service.apis.usage import Usage
 
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")

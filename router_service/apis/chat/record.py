@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router_service.apis.answers import AnswerIdentity, AnswerRecord, write_json
+import orjson
+
+from router_service.apis.answers import AnswerIdentity, AnswerRecord, PartialCall, write_json
 from router_service.apis.conversation import Json, as_dict, as_text
 from router_service.apis.parts import Stop
 from router_service.apis.usage import Usage, read_counts
@@ -20,6 +22,7 @@ STOPS = {
     "function_call": Stop.CALLS,
     "content_filter": Stop.FILTER,
 }
+
 CallPlace = int | str | None
 """A call's index, its id, or a negative number without either; None before the first call."""
 
@@ -133,14 +136,33 @@ class ChatRecord(AnswerRecord):
             self.written_characters += len(each) if isinstance(each, str) else 0
         if is_kept and not self.is_incomplete:
             begun, call_id = self.calls.get(place), as_text(fields.get("id"))
-            if begun is not None and name and begun.id and call_id not in ("", begun.id):
-                # Some servers send several calls with the index 0.
-                self.calls[begun.id] = self.calls.pop(place)
+            is_whole = is_object(text) if name and text else False
+            if begun is not None and is_another(begun, call_id, name, is_whole=is_whole):
+                self.calls[place, len(self.calls)] = self.calls.pop(place)
             call = self.add_call(place)
+            call.is_whole = call.is_whole or is_whole
             call.is_custom = call.is_custom or "custom" in fields
             call.id = call.id or self.count(fields.get("id"))
             call.name = call.name or self.count(name)
             call.arguments.write(self.count(text))
+
+
+def is_object(text: str) -> bool:
+    """Return whether a text is one JSON object."""
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def is_another(begun: PartialCall, call_id: str, name: Json, *, is_whole: bool) -> bool:
+    """Return whether a part of a call begins another one at the place of a call that has begun.
+
+    Some servers send several calls with the index 0. `is_whole` says that the part has a name and
+    an object of arguments.
+    """
+    has_other_id = bool(name and begun.id) and call_id not in ("", begun.id)
+    return has_other_id or (is_whole and begun.is_whole)
 
 
 def place_of(call: Mapping[str, Json], last: CallPlace) -> int | str:

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from router_service.apis.answer_errors import AnswerError
-from router_service.apis.building import AnswerBuilder
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import seal, to_input
@@ -15,6 +14,7 @@ from router_service.apis.messages.answer_reader import DELTAS
 from router_service.apis.messages.error import write_error
 from router_service.apis.parts import (
     Answer,
+    AnswerBuilder,
     AnswerPart,
     Event,
     Finished,

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
 from router_service.apis.api import (
-    AnswerReader,
     AnswerWriter,
     Api,
     FieldNames,
@@ -35,6 +34,7 @@ from router_service.apis.messages.schema import MessagesErrorBody, request_schem
 from router_service.apis.messages.thinking import without_foreign_thinking
 from router_service.apis.parts import Request, has_content, media_of
 from router_service.apis.rate_limits import RateState, RawHeader
+from router_service.apis.reading import AnswerReader
 
 _PARAMETERS = {
     "max_completion_tokens": "max_tokens",

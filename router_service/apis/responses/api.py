@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from router_service.apis.api import (
-    AnswerReader,
     AnswerWriter,
     Api,
     FieldNames,
@@ -17,6 +16,7 @@ from router_service.apis.api import (
 from router_service.apis.conversation import ChatRequest, Json, Reference, as_list
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
+from router_service.apis.reading import AnswerReader
 from router_service.apis.responses import NAME, TRIGGER
 from router_service.apis.responses.answer_reader import ResponsesReader
 from router_service.apis.responses.answer_writer import ResponsesWriter, SummaryWriter

@@ -61,9 +61,7 @@ class ResponsesRecord(AnswerRecord):
         self.usage = read_usage(response) or self.usage
         if self.identity.id is None:
             self.identity = AnswerIdentity.of(response)
-        if response.get("status") == "incomplete":
-            reason = as_dict(response.get("incomplete_details")).get("reason")
-            self.stop = Stop.FILTER if reason == "content_filter" else Stop.LENGTH
+        self.stop = read_stop(response) or self.stop
         response_id = response.get("id")
         if isinstance(response_id, str) and not self.response_id:
             self.response_id = fix_surrogates(response_id)
@@ -105,6 +103,14 @@ def read_usage(value: Json) -> Usage | None:
     if not isinstance(usage, dict):
         usage = as_dict(value.get("response")).get("usage")
     return None if usage is None else read_counts(usage)
+
+
+def read_stop(response: Mapping[str, Json]) -> Stop | None:
+    """Return why an answer is incomplete, or None if it is not."""
+    if response.get("status") != "incomplete":
+        return None
+    reason = as_dict(response.get("incomplete_details")).get("reason")
+    return Stop.FILTER if reason == "content_filter" else Stop.LENGTH
 
 
 def find_proofs(value: Mapping[str, Json]) -> Iterator[str]:

@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
-from router_service.apis.building import build
 from router_service.apis.converse.answer_reader import MAX_HIDDEN_CHARACTERS, ConverseReader
 from router_service.apis.parts import (
     Answer,
@@ -19,6 +18,7 @@ from router_service.apis.parts import (
     Stop,
     Text,
     Thinking,
+    build,
 )
 from router_service.apis.registry import parse_answer, read_usage
 from router_service.apis.usage import Usage
