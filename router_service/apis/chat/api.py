@@ -15,9 +15,8 @@ from router_service.apis.api import (
     Target,
 )
 from router_service.apis.chat import NAME
-from router_service.apis.chat.answer_reader import ChatReader
+from router_service.apis.chat.answer_reader import ChatReader, ChatRecord, is_beginning, read_usage
 from router_service.apis.chat.answer_writer import ChatWriter
-from router_service.apis.chat.record import ChatRecord, is_beginning, read_usage
 from router_service.apis.chat.request_reader import place_of_call, read_request
 from router_service.apis.chat.request_writer import (
     MAX_STOPS,

@@ -15,9 +15,9 @@ from router_service.apis.answer_translation import (
     PROGRESS_CHARACTERS,
     AnswerTranslator,
 )
+from router_service.apis.encoding import fix_surrogates
 from router_service.apis.foreign import unseal
 from router_service.apis.parts import Message, OfferedTool, Request, Thinking, ToolUse
-from router_service.apis.surrogates import fix_surrogates
 from tests import apis
 from tests.apis import APIS, PAIRS, Api, UpstreamApi
 from tests.dialect_answers import CASES, Content, Sdks, decode, events, whole
