@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Self
 
 from router_service.apis.conversation import Json, empty_array, wrong_type
 from router_service.apis.parts import Media, OfferedTool, OutputFormat, ToolChoice
@@ -32,7 +31,7 @@ class Field:
     __slots__ = ("_key", "_parent", "lost", "value")
 
     def __init__(
-        self, value: Json, lost: list[str], parent: Self | None = None, key: str | int = ""
+        self, value: Json, lost: list[str], parent: Field | None = None, key: str | int = ""
     ) -> None:
         """Without a `parent`, this is the body."""
         self.value = value
@@ -47,7 +46,7 @@ class Field:
         body: Mapping[str, Json],
         carried: Collection[str],
         neutral: Mapping[str, Sequence[Json]],
-    ) -> Self:
+    ) -> Field:
         """Return a body. Unknown fields count as lost.
 
         `carried` are the fields that are read, and those that change no answer. `neutral` has
@@ -79,32 +78,32 @@ class Field:
         """Return whether a member is there and not empty."""
         return bool(self.value.get(name))
 
-    def member(self, name: str) -> Self:
+    def member(self, name: str) -> Field:
         """Return a member; its value is None if it is missing."""
-        return type(self)(self.value.get(name), self.lost, self, name)
+        return Field(self.value.get(name), self.lost, self, name)
 
     def wrong_type(self, name: str, wanted: str, *, is_needed: bool = False) -> InvalidRequestError:
         """Return the error for a member of the wrong type, or for a missing one."""
         member, is_missing = self.member(name), is_needed and name not in self.value
         return wrong_type(member.path, wanted, member.value, missing=is_missing)
 
-    def as_object(self) -> Self:
+    def as_object(self) -> Field:
         """Return the value, which must be an object."""
         if not isinstance(self.value, dict):
             raise wrong_type(self.path, "an object", self.value)
         return self
 
-    def object(self, name: str) -> Self:
+    def object(self, name: str) -> Field:
         """Return a member that must be an object."""
         return self.member(name).as_object()
 
-    def optional_object(self, name: str) -> Self | None:
+    def optional_object(self, name: str) -> Field | None:
         """Return a member that must be an object, or None if it is missing or null."""
         return None if self.value.get(name) is None else self.object(name)
 
-    def options(self, name: str) -> Self:
+    def options(self, name: str) -> Field:
         """Return a member that must be an object; an empty one if it is missing or null."""
-        return self.optional_object(name) or type(self)({}, self.lost, self, name)
+        return self.optional_object(name) or Field({}, self.lost, self, name)
 
     def array(self, name: str) -> list[Json]:
         """Return a member that must be an array; an empty one if it is missing or null."""
@@ -115,17 +114,18 @@ class Field:
             raise self.wrong_type(name, "an array")
         return value
 
-    def objects(self, name: str) -> Iterator[Self]:
+    def objects(self, name: str) -> Iterator[Field]:
         """Yield the items of an array, which must be objects; none if it is missing or null."""
         parent = self.member(name)
         for index, item in enumerate(self.array(name)):
-            yield type(self)(item, self.lost, parent, index).as_object()
+            found = Field(item, self.lost, parent, index)
+            yield found if isinstance(item, dict) else found.as_object()
 
-    def parts(self, name: str) -> Iterator[tuple[str, Self]]:
+    def parts(self, name: str) -> Iterator[tuple[str, Field]]:
         """Yield the parts of a content, each with its type; a string is one text."""
         value = self.value.get(name)
         if isinstance(value, str):
-            yield "text", type(self)({"text": value}, self.lost, self, name)
+            yield "text", Field({"text": value}, self.lost, self, name)
             return
         if not isinstance(value, list):
             raise self.wrong_type(name, "a string or an array")
@@ -153,27 +153,29 @@ class Field:
     def optional_number(self, name: str) -> float | None:
         """Return a member that must be a number, or None if it is missing or null."""
         value = self.value.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise self.wrong_type(name, "a number")
-        return value
+        if value is None or type(value) in {int, float}:
+            return value
+        raise self.wrong_type(name, "a number")
 
     def optional_count(self, name: str) -> int | None:
         """Return a member that must be a positive integer, or None if it is missing or null."""
         value = self.value.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | None):
+        if value is None:
+            return None
+        if type(value) is not int:  # true is an int too
             raise self.wrong_type(name, "an integer")
-        if value is not None and value < 1:
+        if value < 1:
             raise _invalid(self.member(name).path, f"{value}. Send an integer of at least 1.")
         return value
 
     def optional_flag(self, name: str) -> bool | None:
         """Return a member that must be a boolean, or None if it is missing or null."""
         value = self.value.get(name)
-        if not isinstance(value, bool | None):
-            raise self.wrong_type(name, "a boolean")
-        return value
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.wrong_type(name, "a boolean")
 
-    def one_of(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
+    def one_of(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
         """Return a member that must be one of several strings; `default` if it is missing."""
         value = self.value.get(name, default)
         if not isinstance(value, str) or value not in allowed:
@@ -188,7 +190,7 @@ class Field:
             raise self.wrong_type(name, wanted)
         return tuple(values)
 
-    def messages(self) -> Iterator[Self]:
+    def messages(self) -> Iterator[Field]:
         """Yield the messages, of which there must be one."""
         if not isinstance(self.value.get("messages"), list):
             raise self.wrong_type("messages", "an array")
@@ -227,7 +229,7 @@ class Field:
         parameters, is_strict = self.optional_object("parameters"), self.optional_flag("strict")
         return OfferedTool(name, description, parameters and parameters.value, is_strict)
 
-    def named(self, kind: str, *, is_nested: bool) -> Self:
+    def named(self, kind: str, *, is_nested: bool) -> Field:
         """Return the object with a name: in Chat Completions it is nested, in Responses not."""
         return self.object(kind) if is_nested else self
 
@@ -237,7 +239,7 @@ class Field:
         if value is None:
             return None
         if isinstance(value, str):
-            return _CHOICES[self.one_of("tool_choice", (*_CHOICES,))]
+            return _CHOICES[self.one_of("tool_choice", _CHOICES)]
         choice = self.object("tool_choice")
         kind = choice.text("type")
         if kind in _TOOLS:

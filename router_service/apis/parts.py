@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from io import StringIO
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from router_service.apis.conversation import Json
 from router_service.apis.usage import Usage
@@ -252,9 +252,11 @@ class PartStarted:
     part: AnswerPart
 
 
-@dataclass(frozen=True, slots=True)
-class PartGrew:
-    """Event: text is added to a part: to its text, or to a call's arguments."""
+class PartGrew(NamedTuple):
+    """Event: text is added to a part: to its text, or to a call's arguments.
+
+    A stream has many of them. To create a named tuple takes a third of the time of a dataclass.
+    """
 
     index: int
     text: str

@@ -142,7 +142,7 @@ class ChatRecord(AnswerRecord):
         if is_kept and not self.is_incomplete:
             begun, call_id = self.calls.get(place), as_text(fields.get("id"))
             is_whole = is_object(text) if name and text else False
-            if begun is not None and is_another(begun, call_id, name, is_whole=is_whole):
+            if begun is not None and name and is_another(begun, call_id, is_whole=is_whole):
                 self.calls[place, len(self.calls)] = self.calls.pop(place)
             call = self.add_call(place)
             call.is_whole = call.is_whole or is_whole
@@ -160,13 +160,13 @@ def is_object(text: str) -> bool:
         return False
 
 
-def is_another(begun: PartialCall, call_id: str, name: Json, *, is_whole: bool) -> bool:
-    """Return whether a part of a call begins another one at the place of a call that has begun.
+def is_another(begun: PartialCall, call_id: str, *, is_whole: bool) -> bool:
+    """Return whether a part with a name begins another call at the place of a call that has begun.
 
-    Some servers send several calls with the index 0. `is_whole` says that the part has a name and
-    an object of arguments.
+    Some servers send several calls with the index 0. `is_whole` says that the part has an object of
+    arguments.
     """
-    has_other_id = bool(name and begun.id) and call_id not in ("", begun.id)
+    has_other_id = bool(begun.id) and call_id not in ("", begun.id)
     return has_other_id or (is_whole and begun.is_whole)
 
 
@@ -273,7 +273,8 @@ class ChatReader(AnswerReader):
         for choice in choices:
             if not isinstance(choice, dict) or choice.get("index", 0) != 0:
                 continue
-            self.begin(event)
+            if not self._has_started:
+                self.begin(event)
             delta = choice.get("delta")
             if isinstance(delta, dict):
                 self._read_delta(delta)
@@ -342,10 +343,11 @@ class ChatReader(AnswerReader):
             self.grow(self._opened(start), text)
 
     def _opened(self, start: Text | Thinking) -> OpenPart:
-        if self._open is None or self._open.part is not start:
+        opened = self._open
+        if opened is None or opened.part is not start:
             self._end_open()
-            self._open = self.start(start)
-        return self._open
+            self._open = opened = self.start(start)
+        return opened
 
     def _end_open(self) -> None:
         if self._open is not None:
@@ -361,7 +363,7 @@ class ChatReader(AnswerReader):
         text = as_text(text)
         is_whole = is_object(text) if name and text else False
         call = self._calls.get(place)
-        if call is None or is_another(call, call_id, name, is_whole=is_whole):
+        if call is None or (name and is_another(call, call_id, is_whole=is_whole)):
             call = self._calls[place] = _Call(is_whole=is_whole)
             self._open_calls.append(call)
         call.id, call.name = call.id or call_id, call.name or name

@@ -89,7 +89,7 @@ def read_request(body: Mapping[str, Json]) -> Request:
 
 
 def _read_message(item: Field) -> Message | None:
-    role = item.one_of("role", (*_ROLES,))
+    role = item.one_of("role", _ROLES)
     has_content = item.value.get("content") is not None
     if role == "function":
         item.lose()
@@ -101,7 +101,7 @@ def _read_message(item: Field) -> Message | None:
     if role != "assistant":
         if role == "user" and item.has("name"):
             item.lose("name")
-        if any(True for _ in _read_calls(item)):  # only an assistant calls tools
+        if item.has("tool_calls") and [*_read_calls(item)]:  # only an assistant calls tools
             item.lose("tool_calls")
         return Message(_ROLES[role], tuple(_read_content(item)))
     for name in ("audio", "function_call", "prefix"):

@@ -82,7 +82,7 @@ def read_request(body: Mapping[str, Json]) -> Request:
         (i for i, item in enumerate(items) if item.value.get("role") == "user"), default=-1
     )
     for index, item in enumerate(items):
-        role = _MESSAGE_ROLES[item.one_of("role", (*_MESSAGE_ROLES,))]
+        role = _MESSAGE_ROLES[item.one_of("role", _MESSAGE_ROLES)]
         if role == "system":
             effort = item.options("output_config").optional_text("effort") or effort
             if item.value.get("content") is None:  # it may only have an effort

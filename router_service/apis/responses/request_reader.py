@@ -137,7 +137,7 @@ def _add_item(turns: list[_Turn], item: Field) -> None:
     parts: list[Part] = []
     match kind:
         case "message":
-            role = _ROLES[item.one_of("role", (*_ROLES,))]
+            role = _ROLES[item.one_of("role", _ROLES)]
             parts += _read_content(item, "content")
         case "reasoning":
             texts = [
