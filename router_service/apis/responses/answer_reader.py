@@ -128,12 +128,7 @@ def find_proofs(value: Mapping[str, Json]) -> Iterator[str]:
                 yield proof
 
 
-# Tuples instead of sets, because an upstream may send a type that cannot be hashed, such as a list.
-_CALL_TYPES = ("function_call", "custom_tool_call")
-
 _BETWEEN_SUMMARIES = "\n\n"
-
-_LAST = ("response.completed", "response.incomplete")
 
 _FAILURES = ("error", "response.failed", "response.cancelled")
 
@@ -175,7 +170,7 @@ class ResponsesReader(AnswerReader):
         status = value.get("status", "completed")
         if status not in ("completed", "incomplete"):
             raise self.foreign(f"has the status {status!r:.50}")
-        self.read({"type": _LAST[0], "response": value})
+        self.read({"type": _COMPLETE_TYPES[0], "response": value})
 
     def read(self, event: Json) -> None:
         """Read one event."""
@@ -196,7 +191,7 @@ class ResponsesReader(AnswerReader):
             raise self.foreign("reports an error")
         elif isinstance(response, dict):
             self.begin(response)
-            if kind in _LAST:
+            if kind in _COMPLETE_TYPES:
                 self._read_last(response)
         elif not self._has_started:
             raise self.foreign(f"begins with an event of the type {kind!r:.50}")
