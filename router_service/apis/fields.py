@@ -152,7 +152,7 @@ class Field:
 
     def optional_number(self, name: str) -> float | None:
         """Return a member that must be a number, or None if it is missing or null."""
-        value = self.value.get(name)
+        value: float | None = self.value.get(name)
         if value is None or type(value) in {int, float}:
             return value
         raise self.wrong_type(name, "a number")

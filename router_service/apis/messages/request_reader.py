@@ -105,7 +105,7 @@ def read_request(body: Mapping[str, Json]) -> Request:
         messages=tuple(messages),
         stream=read_stream(body),
         tools=distinct_tools([*_read_tools(fields, changes)]),
-        tool_choice=choice and _read_choice(choice),
+        tool_choice=None if choice is None else _read_choice(choice),
         is_parallel=None if is_alone is None else not is_alone,
         max_tokens=fields.optional_count("max_tokens"),
         temperature=fields.optional_number("temperature"),
