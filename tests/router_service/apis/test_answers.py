@@ -173,12 +173,22 @@ WITHOUT_INDEX: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
         ],
         [("g", '{"a":1}'), ("g", '{"a":2}'), ("g", '{"a":3}')],
     ),
+    "whole calls with one index": (
+        [
+            nameless({"index": 0, "function": {"name": "g", "arguments": '{"a":1}'}}),
+            nameless({"index": 0, "function": {"name": "g", "arguments": '{"a":2}'}}),
+        ],
+        [("g", '{"a":1}'), ("g", '{"a":2}')],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", WITHOUT_INDEX)
 def test_parts_of_calls_without_an_index(name: str) -> None:
-    """A part without index and id continues the last call, unless its name begins another one."""
+    """A part without index and id continues the last call, unless its name begins another one.
+
+    A call with a name and all of its arguments is another one, even at the index of the last.
+    """
     sent, calls = WITHOUT_INDEX[name]
     sent = [*sent, {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}]
     passing = apis.CHAT.record()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
-from router_service.apis.building import build
 from router_service.apis.converse.answer_reader import ConverseReader
 from router_service.apis.parts import (
     Answer,
@@ -18,6 +17,7 @@ from router_service.apis.parts import (
     Stop,
     Text,
     Thinking,
+    build,
 )
 from router_service.apis.registry import parse_answer
 from router_service.core.errors import Failure

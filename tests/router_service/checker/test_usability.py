@@ -111,6 +111,7 @@ ONE_OF_TWO = {
     [
         ({}, "forecast", "{}", NOT_OFFERED),
         ({"tools": []}, "get_weather", "{}", NOT_OFFERED),
+        ({"tool_choice": "none"}, "get_weather", '{"city":"Oslo"}', NOT_OFFERED),
         ({"tools": None, "functions": [{"name": "old"}]}, "old", "{}", ""),
         ({"tools": [{"function": {"name": "a.b"}}]}, "a_b", "{}", ""),
         ({"tools": [{"function": {"name": LONG}}]}, portable_name(LONG), "{}", ""),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.api import Api
+from router_service.apis.encoding import fix_surrogates
 from router_service.apis.parts import Request
-from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
