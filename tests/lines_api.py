@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from router_service.apis import fields, writing
-from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
+from router_service.apis import writing
+from router_service.apis.answer_errors import AnswerError
 from router_service.apis.answers import AnswerIdentity, AnswerRecord
 from router_service.apis.api import Api, FieldNames, IsForeign, Target
-from router_service.apis.conversation import Json, read_model, read_stream
+from router_service.apis.conversation import Json, as_list, read_model, read_stream
+from router_service.apis.fields import Field
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import (
     Answer,
@@ -20,7 +21,6 @@ from router_service.apis.parts import (
     Finished,
     Message,
     OfferedTool,
-    PartEnded,
     PartGrew,
     PartStarted,
     Request,
@@ -31,6 +31,7 @@ from router_service.apis.parts import (
     Text,
     ToolUse,
 )
+from router_service.apis.reading import AnswerReader, OpenPart
 from router_service.apis.usage import Usage, read_count
 
 ROLES: Mapping[str, Role] = {"guide": "system", "person": "user", "model": "assistant"}
@@ -56,11 +57,11 @@ class LinesApi(Api):
         messages = [
             {"role": by[line["by"]], "content": line.get("text")}
             | ({"tool_calls": [{"function": line["call"]}]} if "call" in line else {})
-            for line in fields.array(body, "lines")
+            for line in as_list(body.get("lines"))
         ]
         tools = [
             {"function": {"name": tool["name"], "description": tool["about"]}}
-            for tool in fields.array(body, "tools")
+            for tool in as_list(body.get("tools"))
         ]
         return {**body, "messages": messages, "tools": tools}
 
@@ -71,7 +72,8 @@ class LinesApi(Api):
     def read_request(self, body: Mapping[str, Json]) -> Request:
         """Read a request that has to be translated."""
         messages: list[Message] = []
-        for line in fields.array(body, "lines"):
+        fields = Field.of_body(body, CARRIED, {})
+        for line in fields.array("lines"):
             text = Text(line.get("text") or "")
             if "call" in line:
                 call = line["call"]
@@ -84,13 +86,13 @@ class LinesApi(Api):
         return Request(
             read_model(body),
             tuple(messages),
-            lost=tuple(fields.lost_fields(body, CARRIED, {})),
+            lost=tuple(fields.lost),
             stream=read_stream(body),
             tools=tuple(
                 OfferedTool(tool["name"], tool["about"], tool.get("takes"))
-                for tool in fields.array(body, "tools")
+                for tool in fields.array("tools")
             ),
-            max_tokens=fields.optional_count(body, "limit"),
+            max_tokens=fields.optional_count("limit"),
         )
 
     def write_request(
@@ -192,66 +194,66 @@ class LinesRecord(AnswerRecord):
                 self.add_text(line.get("text"))
 
 
-class LinesReader:
+class LinesReader(AnswerReader):
     """Reader of one answer."""
 
-    def __init__(self) -> None:
-        self.usage: Usage | None = None
-        self.default_stop: Stop | None = None
-        self._parts = 0
-        self._is_text = False
-        self._has_finished = False
+    api = "lines"
 
-    def whole(self, value: Json) -> Answer:
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: OpenPart | None = None
+
+    def read_whole(self, value: Json) -> None:
         """Read a whole answer."""
         if not isinstance(value, dict) or value.get("kind") != "lines":
-            raise ForeignAnswerError(LINES.name, "has no lines")
-        parts: list[AnswerPart] = []
+            raise self.foreign("has no lines")
+        self.begin(value)
         for line in value["lines"]:
             call = line.get("call")
-            if call is None:
-                parts.append(Text(line["text"]))
-            else:
-                parts.append(ToolUse(call["id"], call["name"], call["arguments"]))
-        stop = STOPS.get(value["why"], Stop.END)
-        usage = LINES.read_usage(value)
-        return Answer(value["id"], value["model"], tuple(parts), stop, usage=usage)
+            self._start(_called(call) if call else Text(""))
+            self._grow(call["arguments"] if call else line["text"])
+        self._read_end(value)
 
-    def feed(self, event: Json) -> Sequence[Event]:
+    def read(self, event: Json) -> None:
         """Read one event."""
         kind = event.get("kind") if isinstance(event, dict) else None
         match kind:
             case "begin":
-                return [Started(event["id"], event["model"])]
-            case "text" if self._is_text:
-                return [PartGrew(self._parts - 1, event["text"])]
+                self.begin(event)
             case "text":
-                started = self._start(Text(""), is_text=True)
-                return [*started, PartGrew(self._parts - 1, event["text"])]
+                if self._open is None or not isinstance(self._open.part, Text):
+                    self._start(Text(""))
+                self._grow(event["text"])
             case "call":
-                return self._start(ToolUse(event["call"]["id"], event["call"]["name"], ""))
+                self._start(_called(event["call"]))
             case "arguments":
-                return [PartGrew(self._parts - 1, event["add"])]
+                self._grow(event["add"])
             case "end":
-                self._has_finished = True
-                self.usage = LINES.read_usage(event)
-                stop = STOPS.get(event["why"], Stop.END)
-                return [*self._end_part(), Finished(stop, usage=self.usage)]
-        raise ForeignAnswerError(LINES.name, f"has an event of the kind {kind!r:.50}")
+                self._read_end(event)
+                self.finish()
+            case _:
+                raise self.foreign(f"has an event of the kind {kind!r:.50}")
 
-    def end(self) -> Sequence[Event]:
-        """Raise ForeignAnswerError if the answer is not complete."""
-        if not self._has_finished:
-            raise ForeignAnswerError(LINES.name, "ended before it was complete")
-        return ()
+    def end_parts(self) -> None:
+        """End the last line."""
+        if self._open is not None:
+            self.close(self._open)
 
-    def _start(self, part: AnswerPart, *, is_text: bool = False) -> list[Event]:
-        events = [*self._end_part(), PartStarted(self._parts, part)]
-        self._parts, self._is_text = self._parts + 1, is_text
-        return events
+    def _start(self, part: AnswerPart) -> None:
+        self.end_parts()
+        self._open = self.start(part)
 
-    def _end_part(self) -> list[Event]:
-        return [PartEnded(self._parts - 1)] if self._parts else []
+    def _grow(self, text: str) -> None:
+        assert self._open is not None
+        self.grow(self._open, text)
+
+    def _read_end(self, value: Json) -> None:
+        self._stop = STOPS.get(value["why"], Stop.END)
+        self.usage = LINES.read_usage(value)
+
+
+def _called(call: Json) -> ToolUse:
+    return ToolUse(call["id"], call["name"], "")
 
 
 class LinesWriter:

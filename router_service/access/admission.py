@@ -16,7 +16,7 @@ from router_service.access.allowance import Allowance
 from router_service.access.budgets import Budgets, ExpectedCost, Reservation
 from router_service.access.limits import IncomingRequest, RateLimits, TakenLimits
 from router_service.access.pacing import Pacing
-from router_service.apis.rate_limits import RawHeader
+from router_service.apis.api import RawHeader
 from router_service.core.errors import AdmissionError
 from router_service.core.record import Record
 

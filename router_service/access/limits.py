@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from router_service.access.key import Key, Limits
-from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
+from router_service.apis.api import RateState, RawHeader, openai_headers
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.errors import AdmissionError

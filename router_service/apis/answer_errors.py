@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router_service.apis.conversation import Json, as_dict
-from router_service.apis.surrogates import fix_surrogates
+from router_service.apis.encoding import fix_surrogates
 from router_service.core.errors import SwitchcraftError
 
 _STATUSES = {

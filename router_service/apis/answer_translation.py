@@ -13,7 +13,13 @@ from router_service.apis.answer_errors import AnswerError, ForeignAnswerError
 from router_service.apis.answers import CALL_CHARACTERS, TranslatedRecord
 from router_service.apis.api import Api, UpstreamApi
 from router_service.apis.conversation import Json
-from router_service.apis.encoding import UnwritableError, encode
+from router_service.apis.encoding import (
+    UnwritableError,
+    encode,
+    fix_surrogates,
+    has_surrogates,
+    join_surrogates,
+)
 from router_service.apis.foreign import (
     INVALID_JSON,
     carry_attached,
@@ -38,7 +44,6 @@ from router_service.apis.parts import (
     summary_of,
 )
 from router_service.apis.registry import APIS
-from router_service.apis.surrogates import fix_surrogates, has_surrogates, join_surrogates
 from router_service.apis.writing import written_tools
 
 MAX_CHARACTERS = 4 * 1024 * 1024

@@ -17,6 +17,7 @@ from typing import ClassVar
 import orjson
 
 from router_service.apis.conversation import Json
+from router_service.apis.encoding import fix_surrogates
 from router_service.apis.parts import (
     AnswerPart,
     Event,
@@ -31,7 +32,6 @@ from router_service.apis.parts import (
     Thinking,
     ToolUse,
 )
-from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage, read_counts
 from router_service.core import strict_json
 from router_service.core.values import request_value
@@ -210,6 +210,8 @@ class PartialCall:
     is_custom: bool = False
     whole: str = ""
     """Arguments that count if none arrive in parts."""
+    is_whole: bool = False
+    """Whether one event had the name and an object of arguments."""
 
 
 class AnswerRecord:

@@ -10,7 +10,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from functools import cache
+from typing import ClassVar, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
@@ -32,31 +33,59 @@ from router_service.apis.conversation import (
     parse_chat_request,
 )
 from router_service.apis.openapi import ErrorBody, RequestSchema
-from router_service.apis.parts import Answer, Event, Request, Stop
-from router_service.apis.rate_limits import RateState, RawHeader, openai_headers
+from router_service.apis.parts import Answer, Event, Request
+from router_service.apis.reading import AnswerReader
 from router_service.apis.usage import Usage
 from router_service.core.values import request_value
 
+HEADER_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-")
+"""Beginnings of all headers about rate limits, whichever API they belong to."""
+
+RawHeader = tuple[bytes, bytes]
+
+
+class RateState(NamedTuple):
+    """A rate limit, and what is left of it."""
+
+    unit: bytes
+    """What is limited: `requests` or `tokens`."""
+    limit: int
+    """The most in a minute."""
+    remaining: int
+    """What may be used at once."""
+    reset_s: float
+    """Time until all of it may be used at once."""
+
+
+def openai_headers(rate: RateState) -> Sequence[RawHeader]:
+    """Return the headers about one rate (OpenAI: "Rate limits in headers")."""
+    limit, remaining, reset = _names(rate.unit)
+    return (
+        (limit, b"%d" % rate.limit),
+        (remaining, b"%d" % rate.remaining),
+        (reset, write_duration(rate.reset_s)),
+    )
+
+
+@cache
+def _names(unit: bytes) -> Sequence[bytes]:
+    return [b"x-ratelimit-%b-%b" % (name, unit) for name in (b"limit", b"remaining", b"reset")]
+
+
+def write_duration(seconds: float) -> bytes:
+    """Return a duration as OpenAI writes it: `12ms`, `1.5s`, `6m0s` or `1h0m3s`."""
+    milliseconds = max(0, round(seconds * 1000))
+    if milliseconds < 60_000:
+        is_short = 0 < milliseconds < 1000
+        return b"%dms" % milliseconds if is_short else b"%gs" % (milliseconds / 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    end = b"%dm%gs" % (minutes, milliseconds / 1000)
+    return b"%dh" % hours + end if hours else end
+
+
 IsForeign = Callable[[str], bool]
 """Whether a proof of reasoning is known to be of another provider than the target."""
-
-
-class AnswerReader(Protocol):
-    """Reader of one answer in the format of one API. All methods raise ForeignAnswerError."""
-
-    usage: Usage | None
-    """The usage that the answer has reported so far."""
-    default_stop: Stop | None
-    """Why an answer has ended whose last event gives no reason; if None, it is incomplete."""
-
-    def whole(self, value: Json) -> Answer:
-        """Read a whole answer."""
-
-    def feed(self, event: Json) -> Sequence[Event]:
-        """Read one event."""
-
-    def end(self) -> Sequence[Event]:
-        """Return the events that complete the answer."""
 
 
 class AnswerWriter(Protocol):

@@ -277,9 +277,7 @@ def parse_conversation(body: Mapping[str, Json]) -> Conversation:
     if not isinstance(messages, list):
         raise wrong_type("messages", "an array", messages, missing="messages" not in body)
     if not messages:
-        raise InvalidRequestError(
-            "'messages' is empty. Send at least one message.", param="messages", code="empty_array"
-        )
+        raise empty_array("messages", "message")
     unread: list[str] = []
     turns = tuple(read_turns(with_paths(messages, "messages", unread), unread))
     tools = read_tools(body, unread)
@@ -327,6 +325,12 @@ def wrong_type(
         param=param,
         code="invalid_type",
     )
+
+
+def empty_array(param: str, item: str) -> InvalidRequestError:
+    """Return the error for an array that must have at least one item of a kind."""
+    message = f"'{param}' is empty. Send at least one {item}."
+    return InvalidRequestError(message, param=param, code="empty_array")
 
 
 def _type_name(value: Json) -> str:

@@ -15,9 +15,8 @@ from binascii import Error as Base64Error
 import orjson
 
 from router_service.apis.conversation import Json
-from router_service.apis.encoding import encode, fits_inside
+from router_service.apis.encoding import encode, fits_inside, fix_surrogates
 from router_service.apis.parts import Thinking, ToolUse
-from router_service.apis.surrogates import fix_surrogates
 from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
 

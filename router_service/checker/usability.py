@@ -46,6 +46,8 @@ class AnswerTerms:
         if isinstance(chosen, list):  # of the tools, only these may be called
             tools += [tool for tool in chosen if isinstance(tool, dict)]
             names = _names_of(chosen)
+        if choice == "none":
+            names = ()
         is_known = not (conversation.unread or body.get("mcp_servers")) and all(
             tool.get("type", "function") in _CLIENT_TOOLS for tool in tools
         )

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router_service.apis.rate_limits import HEADER_PREFIXES
+from router_service.apis.api import HEADER_PREFIXES
 from router_service.core.errors import (
     InvalidRequestError,
     OverloadedError,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from starlette.types import Send
 
 from router_service.apis.answer_errors import AnswerError
+from router_service.apis.encoding import fix_surrogates
 from router_service.apis.registry import parse_answer
-from router_service.apis.surrogates import fix_surrogates
 from router_service.core.errors import (
     Failure,
     OverloadedError,

@@ -467,7 +467,7 @@ def extract(conversation: Conversation, names: Sequence[str]) -> tuple[float, ..
 
 
 def most_relevant_first(conversation: Conversation) -> list[ToolSpec]:
-    """Return the tools in the order of how well they fit the deciding turn; ties keep their order."""
+    """Return the tools, those that fit the deciding turn best first; ties keep their order."""
     query, toolset = _analyze(conversation)
     scores = [sum(fit) for fit in _fits(query.topic, toolset)]
     places = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)

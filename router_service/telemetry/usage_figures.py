@@ -189,7 +189,7 @@ def explain_dearest(
         return None
     ordered = sorted(own.items(), key=lambda item: -item[1].requests)
     labels: dict[str, str] = {reason: reason.label for reason in Reason}
-    why = "; ".join(f"{each.requests:,}: {labels.get(name, name)}" for name, each in ordered[:3])
+    why = "; ".join(f"{labels.get(name, name)} ({each.requests:,})" for name, each in ordered[:3])
     sentence = (
         f"Of the last day's {_count(total, 'request')} in the list, {count / total:.0%} went to"
         f" {model}, the most expensive model: {why}."

@@ -1,8 +1,9 @@
-"""Fixtures of the service's tests."""
+"""Fixtures of the service's tests: databases of each kind, and an artifact that verifies."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,33 @@ from router_service.artifact import (
     read_manifest,
     save_manifest,
 )
+from router_service.database.engine import Database
 from router_service.policies.costs import ArmProfile, Price
 from tests.candidates import write_verifier
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Return the event loop of tests that are coroutines."""
+    return "asyncio"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the address of an empty database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'new folder' / 'switchcraft.db'}"
+    created: str = request.getfixturevalue("postgresql").create()
+    return created
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """Yield an empty database with its tables."""
+    database = Database(database_url)
+    database.prepare()
+    yield database
+    database.close()
 
 
 @pytest.fixture(scope="session")

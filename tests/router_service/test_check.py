@@ -7,13 +7,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from router_service.artifact import SHIPPED, read_manifest
 from router_service.check import Finding, Status, check
 from router_service.cli import main
-from router_service.database.engine import Database
-from router_service.database.schema import REVISION
 from tests.postgresql import PostgreSQLServer
 from tests.sandbox import run_in_thread
 
@@ -99,89 +96,6 @@ def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> No
     assert "http://127.0.0.1:1/v1" in detail
 
 
-def database_findings(path: Path) -> list[tuple[Status, str]]:
-    """Return the findings about the database."""
-    return [(each.status, each.detail) for each in check(path) if each.subject == "database"]
-
-
-def test_database_is_described_and_not_changed(tmp_path: Path) -> None:
-    """What a gateway would do at its start is said, and not done."""
-    file = tmp_path / "state" / "a.db"
-    path = config(tmp_path, "http://127.0.0.1:1/v1", f"database: {{url: 'sqlite:///{file}'}}")
-    assert database_findings(path) == [(Status.OK, f"{file} will be created")]
-    assert not file.parent.exists()
-    database = Database(f"sqlite:///{file}")
-    database.prepare()
-    assert database_findings(path) == [(Status.OK, f"{file} has the version {REVISION}")]
-    for version, status, said in (
-        ("0000", Status.OK, f"will be migrated from version 0000 to {REVISION}"),
-        ("0999", Status.FAILED, "the version 0999 of a newer Switchcraft"),
-    ):
-        with database.write() as connection:
-            connection.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": version})
-        [(found, detail)] = database_findings(path)
-        assert found is status
-        assert said in detail
-        assert database.examine() == version
-    database.close()
-    file.write_bytes(b"damaged" * 1000)
-    [(found, detail)] = database_findings(path)
-    assert found is Status.FAILED
-    assert "restore a backup" in detail
-    assert file.read_bytes() == b"damaged" * 1000
-
-
-def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
-    """Every problem of the file is a separate finding; a setting without effect is a note."""
-    path = config(tmp_path, "http://h/v1", "key: 3", "sever: 4")
-    failed = [f.detail.rpartition(": ")[2] for f in check(path) if f.status is Status.FAILED]
-    assert failed == ["is unknown; did you mean 'keys'?", "is unknown; did you mean 'server'?"]
-    path = config(tmp_path, "http://h/v1", "litellm_settings: {max_budget: 3}")
-    notes = [finding.detail for finding in check(path) if finding.status is Status.NOTE]
-    assert any("litellm_settings.max_budget: it is not enforced; give" in note for note in notes)
-    assert any("no key is configured" in note for note in notes)
-
-
-def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
-    """Mistakes of sections, arms, models and policies need one run, not one run for each."""
-    path = config(
-        tmp_path, "http://h/v1", "usage: {hours: many}", "decision_log: {path: /dev/null}"
-    )
-    wrong = (
-        f"router: {{arms: {{no-arm: m, {ARM}: n}}, chat_model: o, pass_through: p, "
-        "default_policy: cheap, unfamiliar: theta=x, aliases: {a: b}, device: tpu, "
-    )
-    path.write_text(path.read_text().replace(f"router: {{arms: {{{ARM}: m}}, ", wrong))
-    failed = [each for each in check(path) if each.status is Status.FAILED]
-    assert [(each.subject, each.detail.split(": ")[1]) for each in failed] == [
-        ("configuration", "router.device"),
-        ("configuration", "usage.hours"),
-        ("router", "router.arms.no-arm"),
-        ("router", f"router.arms.{ARM}"),
-        ("router", "router.chat_model"),
-        ("router", "router.pass_through"),
-        ("router", "router.default_policy"),
-        ("router", "router.unfamiliar"),
-        ("decision log", "decision_log.path"),
-    ]
-    [policy] = [each.detail for each in failed if "default_policy" in each.detail]
-    assert policy.endswith("verified")
-
-
-def test_unreadable_model_is_not_reported_as_a_missing_one(tmp_path: Path) -> None:
-    """A name of an entry that cannot be used is known; other mistakes are reported."""
-    path = config(tmp_path, "http://h/v1")
-    broken = path.read_text().replace("litellm_params", "litellm_param")
-    path.write_text(broken.replace("unknown_prices: allow", "default_policy: cheap"))
-    failed = [each.detail for each in check(path) if each.status is Status.FAILED]
-    assert len(failed) == 2
-    assert (
-        "model_list.0.litellm_params: is missing; is 'litellm_param' a misspelling of it?"
-        in failed[0]
-    )
-    assert "router.default_policy: no policy has this name" in failed[1]
-
-
 @pytest.mark.parametrize(("extra", "status"), [("", 0), ("key: 3", 1)])
 def test_exit_status_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: str, status: int
@@ -194,3 +108,14 @@ def test_exit_status_and_json(
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is (status == 0)
     assert lines == [f"{f['status']:<6}  {f['subject']}: {f['detail']}" for f in report["findings"]]
+
+
+def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
+    """Every problem of the file is a separate finding; a setting without effect is a note."""
+    path = config(tmp_path, "http://h/v1", "key: 3", "sever: 4")
+    failed = [f.detail.rpartition(": ")[2] for f in check(path) if f.status is Status.FAILED]
+    assert failed == ["is unknown; did you mean 'keys'?", "is unknown; did you mean 'server'?"]
+    path = config(tmp_path, "http://h/v1", "litellm_settings: {max_budget: 3}")
+    notes = [finding.detail for finding in check(path) if finding.status is Status.NOTE]
+    assert any("litellm_settings.max_budget: it is not enforced; give" in note for note in notes)
+    assert any("no key is configured" in note for note in notes)

@@ -87,18 +87,6 @@ def test_setting_whose_extra_is_missing_names_the_extra(
     assert "Traceback" not in done.stderr
 
 
-def test_publishing_to_redis_without_its_extra_names_the_extra() -> None:
-    """Only an address of Redis needs the extra; a directory does not."""
-    done = run("switchcraft_training.cli", "publish", "--list", "--to", "redis://127.0.0.1:1")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "switchcraft-train: redis://: needs packages that are not installed; "
-        "run pip install 'switchcraft-router[redis]'\n"
-    )
-    done = run("switchcraft_training.cli", "publish", "--list", "--to", "runs/none")
-    assert (done.returncode, done.stdout) == (0, "runs/none: nothing is published\n")
-
-
 def test_gateway_serves_without_the_extras() -> None:
     """A gateway without these settings answers although the extras' packages are missing."""
     code = """

@@ -6,21 +6,16 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from router_service.artifact import CANARIES, SHIPPED
 from router_service.cli import main
-from router_service.core.errors import PolicyError
-from router_service.policies.registry import parse_policy
-from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import Settings
 from tests.bodies import BODY
 from tests.fakes import FakeRouter
-from tests.publishing import make_artifact
 from tests.serving import ONE_TRY, Sandbox, served
 from tests.toy_policy import Ratio, registered
 
@@ -66,17 +61,6 @@ def test_request_asks_for_it_by_header_or_model_name(
     assert decision["qualifying_arms"] == ["medium", "large"]
 
 
-def test_its_errors_are_those_of_its_parser(http: httpx.Client) -> None:
-    """A number out of range is refused by the policy, and a misspelled name is recognized."""
-    answer = http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "ratio=70"})
-    assert answer.status_code == 400
-    assert "for 70%, write ratio=0.7" in answer.json()["error"]["message"]
-    with pytest.raises(PolicyError, match=r"did you mean ratio=0\.7\?"):
-        parse_policy("ratoi=0.7")
-    with pytest.raises(PolicyError, match="theta=P or drift=P or ratio=P with P from 0 to 1"):
-        parse_policy("certainty=1")
-
-
 def test_page_gets_its_control(http: httpx.Client) -> None:
     """The page's data and the list of policies describe it."""
     control = Ratio.control.model_dump(mode="json")
@@ -100,12 +84,3 @@ def test_route_decides_by_it(
         chosen = Ratio(0.8).choose([*row["probabilities"].values()], [*row["cost_usd"].values()])
         assert (row["arm"], row["reason"]) == (arms[chosen.arm], "policy")
         assert row["policy"] == "ratio=0.8"
-
-
-def test_it_is_measured_for_a_part_of_the_pool(tmp_path: Path) -> None:
-    """The figures of some of an artifact's arms have its values, so that goals can choose it."""
-    # A copy, because figures are cached by the artifact's hash, perhaps without this policy.
-    router = Router.load(make_artifact(tmp_path, "measured"))
-    part = Router(router.artifact, arms=router.arms[:2], relatives=[router])
-    measured = {point.policy for point in part.artifact.manifest.frontier}
-    assert {"ratio=0.7", "ratio=0.8", "ratio=0.9"} < measured

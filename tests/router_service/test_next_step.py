@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from router_service.apis.answers import ParsedAnswer
-from router_service.apis.conversation import Conversation, Json
+from router_service.apis.conversation import Json
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.decision_record import StopReason, VerificationStop
-from router_service.core.resources import Timer
+from router_service.core.decision_record import StopReason
 from router_service.offline import decide_lines
-from router_service.policies.verified import Verified, explain_stop
+from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
 from router_service.verifier.steps import (
     NO_LIMITS,
@@ -196,60 +194,6 @@ def test_shipped_artifact_never_accepts_what_cannot_be_used(bad: str | None) -> 
     assert none["error"]["code"] == "no_usable_answer"
 
 
-class TextRouter(Router):
-    """Router that expects no tool call."""
-
-    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
-        """Return the prediction with a high probability of no tool call."""
-        return replace(super().predict(conversation, timer), p_no_call=0.95)
-
-
-@pytest.fixture(scope="module")
-def streaming(verifying_artifact: Path) -> Router:
-    """Return a router that delivers a first text unverified from a probability of 0.9."""
-    artifact = Artifact.load(verifying_artifact)
-    verifier = artifact.manifest.verifier
-    assert verifier is not None
-    spec = verifier.model_copy(update={"streams_text_from": 0.9})
-    manifest = artifact.manifest.model_copy(update={"verifier": spec})
-    return TextRouter(replace(artifact, manifest=manifest))
-
-
-TEXT = ParsedAnswer(text="Which city?")
-
-
-@pytest.mark.parametrize(
-    ("p_no_call", "answers", "is_accepted"),
-    [
-        (0.9, (TEXT,), True),
-        (0.89, (TEXT,), False),
-        (None, (TEXT,), False),
-        (0.9, (answer({"city": "Oslo"}),), False),
-        (0.9, (ParsedAnswer(),), False),
-        (0.9, (None,), False),
-        (0.9, (answer({"city": "Oslo"}), TEXT), False),
-    ],
-)
-def test_first_text_is_accepted_if_no_call_is_expected(
-    streaming: Router,
-    prediction: Prediction,
-    p_no_call: float | None,
-    answers: tuple[ParsedAnswer | None, ...],
-    is_accepted: bool,
-) -> None:
-    """Only a first answer with text and without calls is accepted unverified."""
-    candidates = [ArmAnswer(arm, each) for arm, each in zip(ARMS, answers, strict=False)]
-    expected = replace(prediction, p_no_call=p_no_call)
-    step = streaming.next_step(QUESTION, expected, VerificationState(PRICE, ARMS, candidates))
-    assert (step.unverified == "text") is is_accepted
-    assert (step.accept == FIRST and not step.p_correct) is is_accepted
-    assert not step.expects_text
-    hurry = VerificationState(PRICE, ARMS, limits=VerificationLimits(max_added_latency_s=0))
-    first = streaming.next_step(QUESTION, expected, hurry)
-    assert first.expects_text is (p_no_call == 0.9)
-    assert (len(first.ask) == 1) is first.expects_text
-
-
 def test_invented_argument_of_a_risky_tool_is_not_accepted_alone(next_step: NextStep) -> None:
     """Such an answer costs another arm at any price, and is at last delivered unverified."""
     free, tools = Verified(0.0), {"forecast"}
@@ -341,47 +285,6 @@ def test_step_says_why_it_stops(
         assert step.stop.expected_gain == pytest.approx(0.15)  # what 0.8 lacks to `MOST`
         assert step.stop.expected_cost_usd == pytest.approx(1e-3 * (1 + ARMS.index(arm)))
     assert next_step({FIRST: "Oslo", SECOND: "Lima"}).stop is None
-
-
-SMALL = {"arm": "small", "expected_gain": -0.1, "expected_cost_usd": 2e-5}
-LARGE = {"arm": "large", "expected_gain": 0.004, "expected_cost_usd": 0.00531}
-
-
-@pytest.mark.parametrize(
-    ("reason", "fields", "sentence"),
-    [
-        (None, {}, ""),
-        (StopReason.SURE, {}, ""),
-        (
-            StopReason.NOT_WORTH,
-            LARGE,
-            (
-                "Asking big (large) was expected to add 0.4 points for 0.0053 USD, which is not"
-                " worth it at 0.0106 USD for a correct answer."
-            ),
-        ),
-        (
-            StopReason.MAX_CANDIDATES,
-            SMALL,
-            (
-                "Asking small was expected to add nothing for 0.00002 USD, but the limit on models"
-                " was reached (max_candidates)."
-            ),
-        ),
-        (
-            StopReason.MAX_COST,
-            {},
-            "No other model was asked: the limit on cost leaves no room for it (max_cost_usd).",
-        ),
-        (StopReason.NO_MODEL_LEFT, {}, "No other model was left to ask."),
-    ],
-)
-def test_stop_is_explained_in_a_sentence(
-    reason: StopReason | None, fields: Mapping[str, Any], sentence: str
-) -> None:
-    """The sentence follows the one about the delivered answer, in the header and the record."""
-    stop = None if reason is None else VerificationStop(reason=reason, **fields)
-    assert explain_stop(stop, "verified=0.0106", {"large": "big (large)"}) == sentence
 
 
 def test_time_has_a_price(next_step: NextStep, router: Router, prediction: Prediction) -> None:

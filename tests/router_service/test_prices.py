@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import Usage
 from router_service.artifact import MANIFEST, SHIPPED, read_manifest
 from router_service.core.errors import ConfigError
@@ -83,18 +82,6 @@ def test_model_id_has_its_list_price(model_id: str, usd_per_mtok: float | None) 
     assert (price and price.input_usd_per_mtok) == usd_per_mtok
 
 
-def test_long_prompts_have_their_own_price() -> None:
-    """A price that rises with the prompt's length is listed with that length."""
-    listing = look_up("https://api.anthropic.com/v1", "claude-sonnet-4-5", NOW)
-    assert listing is not None
-    assert listing.price is not None
-    (long,) = listing.price.long_prompts
-    assert long.above_prompt_tokens == 200_000
-    both = (listing.price, long.price)
-    assert [each.input_usd_per_mtok for each in both] == [3, 6]
-    assert [each.cached_input_usd_per_mtok for each in both] == [0.3, 0.6]
-
-
 def pool(models: dict[str, Deployment], price: Price | None = None, **router: str) -> Pool:
     """Return a pool of these models and the arm `small`, whose profiled price is 1 USD."""
     own = Deployment(upstream_model="small", base_url="http://h/v1")
@@ -112,27 +99,6 @@ def test_price_in_the_file_overrides_the_list() -> None:
     gpt = Deployment(upstream_model="gpt-4o", base_url=OPENAI)
     assert pool({"gpt": gpt}).models["gpt"].price == GPT
     assert pool({"gpt": gpt}, OWN).models["gpt"].price == OWN
-
-
-def test_base_model_names_the_model_in_the_list() -> None:
-    """Azure's deployments can have any name."""
-    azure = Deployment(
-        upstream_model="mine",
-        base_model="azure/gpt-4o",
-        base_url="https://x.openai.azure.com/openai/v1",
-    )
-    model = pool({"gpt": azure}).models["gpt"]
-    assert model.price == GPT
-    assert model.capabilities == Capabilities(context_window_tokens=128_000)
-
-
-def test_unknown_price_stops_the_start() -> None:
-    """The error names the model and the remedy."""
-    own = Deployment(upstream_model="llama", base_url="http://h/v1")
-    with pytest.raises(ConfigError, match=r"model_list: local: .*input_cost_per_token") as caught:
-        pool({"local": own})
-    assert caught.value.source == "config.yaml"
-    assert pool({"local": own}, unknown_prices="allow").models["local"].price is None
 
 
 PROVIDERS = {
@@ -225,14 +191,3 @@ def test_cached_input_has_a_price_behind_an_address_of_ones_own(
     warnings = [note.text for note in pool_notes(pool, measured) if "cached input" in note.text]
     assert len(warnings) == (cached_usd is None)
     assert all(name in text for text in warnings)
-
-
-def test_notes_name_the_prices_that_have_changed() -> None:
-    """Operators see which costs differ from those of the artifact's figures."""
-    gpt = Deployment(upstream_model="gpt-4o", base_url=OPENAI)
-    settings = Settings(models=(Model(name="small", deployments=(gpt,)),), router=RouterSettings())
-    fake = manifest()
-    measured = {arm: usage.price for arm, usage in fake.profile.items()}
-    (note,) = pool_notes(Pool.build(settings, fake), measured)
-    assert not note.is_warning
-    assert note.text.endswith("(input/output): small 1/1 -> 2.5/10")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,23 +10,17 @@ import pytest
 
 from router_service.apis.conversation import (
     Conversation,
-    Parameter,
     Role,
-    SchemaSummary,
     ToolSpec,
     Turn,
 )
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.reasons import Reason
-from router_service.core.resources import SHARED_CACHES, CacheCounts
+from router_service.core.resources import CacheCounts
 from router_service.policies.base import Policy
 from router_service.policies.drift import Drift
-from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.threshold import Threshold
-from router_service.predictor.model import Platt
-from router_service.router import Decision, Router, choices, explored
-from tests.publishing import without_verifier
+from router_service.router import Decision, Router, explored
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +71,6 @@ def test_a_partly_unread_request_gets_the_most_probable_arm(
         assert decision.probabilities[decision.arm] == max(decision.probabilities.values())
 
 
-@pytest.mark.parametrize("text", ["verified", "verified=0.002"])
-def test_verified_policy_needs_a_verifier(text: str) -> None:
-    """Without a verifier in the artifact, the error says how to get one."""
-    with pytest.raises(PolicyError, match=r"no verifier; .*`switchcraft-train add-verifier`"):
-        Router(without_verifier()).policy(text)
-
-
-@pytest.mark.parametrize("arms", [[], ["gpt-9"]])
-def test_arms_that_the_artifact_does_not_know_are_refused(arms: list[str]) -> None:
-    """Choosing among nothing, or among strangers, is an error at start-up."""
-    with pytest.raises(ArtifactError, match=r"frontier-2025-12.*gpt-9|no arm"):
-        Router(Artifact.load(SHIPPED), arms=arms)
-
-
 def test_a_decision_among_some_arms_ranks_only_those(
     router: Router, conversations: list[Conversation]
 ) -> None:
@@ -120,23 +99,6 @@ def test_an_explored_arm_stands_before_the_policy_s_order(
         assert tried.reason == (decision.reason if is_policys else Reason.EXPLORED)
         assert tried.propensity == pytest.approx(0.4 / arms + 0.6 * is_policys)
     assert explored(decision, 0.4, 0.4) == replace(decision, propensity=drawn[0].propensity)
-
-
-def test_other_policies_choose_as_they_would_have(
-    router: Router, conversations: list[Conversation]
-) -> None:
-    """What a policy of the frontier chooses by a decision is what the router decides with it."""
-    policies = [
-        choose_once(parse_policy(point.policy)) for point in router.artifact.manifest.frontier
-    ]
-    for conversation in conversations[:3]:
-        chosen = list(choices(router.decide_conversation(conversation), policies))
-        decided = [router.decide_conversation(conversation, policy) for policy in policies]
-        assert [(c.arm, c.reason, c.policy) for c in chosen] == [
-            (d.arm, d.reason, d.policy) for d in decided
-        ]
-        floors = [c.floor for c in chosen if c.policy.startswith("theta")]
-        assert floors == [p.theta for p in policies if isinstance(p, Threshold)]
 
 
 def test_only_the_same_conversation_is_cached(conversations: list[Conversation]) -> None:
@@ -184,39 +146,3 @@ def test_routers_of_the_same_files_share_what_was_loaded(
     shared = {arm: decided.probabilities[arm] for arm in other.arms}
     assert recalled.probabilities == shared
     assert other.predict_batch(conversations[:2]) == router.predict_batch(conversations[:2])
-
-
-def test_another_calibration_shares_no_predictions(
-    router: Router, conversations: list[Conversation]
-) -> None:
-    """The same graph under another calibration answers for itself."""
-    arms = len(router.arms)
-    calibration = Platt(slopes=(0.5,) * arms, intercepts=(0.1,) * arms)
-    manifest = router.artifact.manifest.model_copy(update={"calibration": calibration})
-    other = Router(replace(router.artifact, manifest=manifest), relatives=[router])
-    router.decide_conversation(conversations[0])
-    assert other.cached(conversations[0]) is None
-    assert other.caches["signatures"] is router.caches["signatures"]
-    assert other.predict_batch(conversations[:1]) != router.predict_batch(conversations[:1])
-
-
-def test_tools_of_earlier_conversations_are_not_kept(router: Router) -> None:
-    """However many lists of tools there were, no more of them are in memory than the caches count.
-
-    Each prediction kept its tools before, so that 8 MB of predictions kept a gigabyte of tools.
-    """
-    size_bytes = 600_000
-    for number in range(100):
-        values = tuple(f"{number} {place} {'x' * 1000}" for place in range(size_bytes // 1000))
-        schema = SchemaSummary("string", enum=values)
-        tools = (
-            ToolSpec(f"of_this_test_{number}", "Sets it.", (Parameter("value", schema, True),)),
-        )
-        router.predict(Conversation((Turn(Role.USER, f"Request {number}"),), tools))
-        del tools, schema, values
-    gc.collect()
-    specs = [each for each in gc.get_objects() if isinstance(each, ToolSpec)]
-    kept_bytes = sum(spec.size_bytes for spec in specs if spec.name.startswith("of_this_test_"))
-    assert kept_bytes <= SHARED_CACHES["tool_lists"].max_bytes + 2 * size_bytes
-    for name, cache in {**SHARED_CACHES, **router.caches}.items():
-        assert cache.size_bytes <= cache.max_bytes, name

@@ -30,6 +30,8 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
         ({"policies": {"default": "theta=2"}}, "policies"),
         ({"policies": {"default": "verified"}}, "policies"),  # nothing chooses once
         ({"policies": {"default": "verified", "fast": "drift=0.1"}, "verifier": False}, ""),
+        ({"policies": {"default": "within=0.5"}}, "policies"),
+        ({"policies": {"default": "within=0.5", "fast": "drift=0.1"}, "verifier": False}, ""),
         ({"training": {"batch_size": 0}}, "training.batch_size"),
         ({"training": {"shares": {"guess": 1}}}, "training.shares.guess.[key]"),
         ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # no fold would be left for training

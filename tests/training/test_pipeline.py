@@ -14,8 +14,8 @@ import yaml
 from router_service.apis.conversation import Json
 from router_service.artifact import MANIFEST, SHIPPED, Artifact, Manifest, read_manifest
 from router_service.checker.toolbox import ExpectedCall
-from router_service.measurement.goals import find_point, parse_goal
-from router_service.measurement.held_out import describe_pool
+from router_service.measurement.goals import find_point, parse_goal, reach_goals
+from router_service.measurement.held_out import describe_pool, with_floors
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
@@ -162,6 +162,8 @@ def test_verifier_is_trained_and_reported(
         workspace = ["--workspace", str(tmp_path / "out" / "work")]
         assert main(["add-verifier", str(joined), *data, *workspace, "--out", str(later)]) == 0
     trained, with_other = (read_manifest(each / MANIFEST) for each in (artifact, later))
+    verified = with_floors(trained.verified_frontier, trained.named_frontier)
+    assert reach_goals(trained, verified) == trained
     assert trained.familiarity == with_other.familiarity is not None
     assert [*with_other.base_rates] == [*with_other.arms]
     report = json.loads((tmp_path / "out" / "report.json").read_text())

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from router_service.apis.api import (
-    AnswerReader,
     AnswerWriter,
     Api,
     FieldNames,
@@ -16,9 +15,8 @@ from router_service.apis.api import (
     Target,
 )
 from router_service.apis.chat import NAME
-from router_service.apis.chat.answer_reader import ChatReader
+from router_service.apis.chat.answer_reader import ChatReader, ChatRecord, is_beginning, read_usage
 from router_service.apis.chat.answer_writer import ChatWriter
-from router_service.apis.chat.record import ChatRecord, is_beginning, read_usage
 from router_service.apis.chat.request_reader import place_of_call, read_request
 from router_service.apis.chat.request_writer import (
     MAX_STOPS,
@@ -30,6 +28,7 @@ from router_service.apis.chat.schema import request_schema
 from router_service.apis.conversation import Json
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
+from router_service.apis.reading import AnswerReader
 from router_service.apis.usage import Usage
 
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")

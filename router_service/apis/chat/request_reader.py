@@ -5,27 +5,24 @@ API reference: "Create chat completion".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from router_service.apis import fields
 from router_service.apis.chat import NAME
-from router_service.apis.conversation import Json, as_list, read_model, read_stream, wrong_type
+from router_service.apis.conversation import Json, as_list, read_model, read_stream
+from router_service.apis.fields import Field, distinct_tools
 from router_service.apis.foreign import unseal
 from router_service.apis.parts import (
     Media,
     Message,
     OfferedTool,
-    OutputFormat,
     Part,
     Request,
     Result,
     Role,
     Text,
     Thinking,
-    ToolChoice,
     ToolUse,
 )
-from router_service.core.errors import InvalidRequestError
 
 _CARRIED = frozenset(
     (
@@ -48,139 +45,104 @@ _NEUTRAL: Mapping[str, Sequence[Json]] = {
     "top_logprobs": (0,),
 }
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-
-_READ_ROLES: Mapping[str, Role] = {"system": "system", "developer": "developer", "user": "user"}
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "user",
+    "function": "user",  # the legacy form of results, which names no call
+}
 
 _KINDS = ("function", "custom")
-
-_CHOICES: Mapping[str, ToolChoice] = {
-    "auto": ToolChoice("auto"),
-    "none": ToolChoice("none"),
-    "required": ToolChoice("required"),
-    "any": ToolChoice("required"),  # Mistral's word
-}
 
 
 def read_request(body: Mapping[str, Json]) -> Request:
     """Read a body. Raises InvalidRequestError, which names what is malformed."""
-    lost = fields.lost_fields(body, _CARRIED, _NEUTRAL)
-    messages: list[Message] = []
-    items = fields.as_array(body.get("messages"), "messages")
-    if not items:
-        raise InvalidRequestError(
-            "'messages' is empty. Send at least one message.", param="messages", code="empty_array"
-        )
-    for index, item in enumerate(items):
-        path = f"messages[{index}]"
-        message = _read_message(fields.as_object(item, path), path, lost)
-        if message is not None:
-            messages.append(message)
+    fields = Field.of_body(body, _CARRIED, _NEUTRAL)
+    found = [_read_message(message) for message in fields.messages()]
     stop = body.get("stop")
-    stops = [stop] if isinstance(stop, str) else fields.array(body, "stop")
-    if not all(isinstance(each, str) for each in stops):
-        raise wrong_type("stop", "a string or an array of strings", stop)
-    options = fields.optional_object(body, "stream_options") or {}
-    limit = fields.optional_count(body, "max_completion_tokens")
+    wanted = "a string or an array of strings"
+    stops = (stop,) if isinstance(stop, str) else fields.texts("stop", wanted)
+    options = fields.options("stream_options")
+    limit = fields.optional_count("max_completion_tokens")
     return Request(
         model=read_model(body),
-        messages=tuple(messages),
+        messages=tuple(message for message in found if message is not None),
         stream=read_stream(body),
-        tools=_read_tools(body, lost),
-        tool_choice=_read_choice(body.get("tool_choice"), lost),
-        is_parallel=fields.optional_flag(body, "parallel_tool_calls"),
-        max_tokens=limit or fields.optional_count(body, "max_tokens"),
-        temperature=fields.optional_number(body, "temperature"),
-        top_p=fields.optional_number(body, "top_p"),
-        stop=tuple(stops),
-        output_format=_read_format(body, lost),
-        effort=fields.optional_text(body, "reasoning_effort"),
-        verbosity=fields.optional_text(body, "verbosity"),
-        user=fields.optional_text(body, "user"),
-        cache_key=fields.optional_text(body, "prompt_cache_key"),
-        service_tier=fields.optional_text(body, "service_tier"),
-        wants_usage=bool(fields.optional_flag(options, "include_usage", "stream_options")),
-        lost=tuple(lost),
+        tools=distinct_tools([*_read_tools(fields)]),
+        tool_choice=fields.tool_choice(is_nested=True),
+        is_parallel=fields.optional_flag("parallel_tool_calls"),
+        max_tokens=limit or fields.optional_count("max_tokens"),
+        temperature=fields.optional_number("temperature"),
+        top_p=fields.optional_number("top_p"),
+        stop=stops,
+        output_format=fields.output_format("response_format", is_nested=True),
+        effort=fields.optional_text("reasoning_effort"),
+        verbosity=fields.optional_text("verbosity"),
+        user=fields.optional_text("user"),
+        cache_key=fields.optional_text("prompt_cache_key"),
+        service_tier=fields.optional_text("service_tier"),
+        wants_usage=bool(options.optional_flag("include_usage")),
+        lost=tuple(fields.lost),
     )
 
 
-def _read_message(item: dict[str, Json], path: str, lost: list[str]) -> Message | None:
-    role = fields.one_of(item.get("role"), _ROLES, f"{path}.role")
-    content = item.get("content")
-    if role == "tool":
-        call_id = fields.identifier(item, "tool_call_id", path)
-        parts = [] if content is None else _read_content(content, f"{path}.content", lost)
-        return Message("user", (Result(call_id, tuple(parts)),))
-    if role == "function":  # the legacy form of results, which names no call
-        lost.append(path)
+def _read_message(item: Field) -> Message | None:
+    role = item.one_of("role", _ROLES)
+    has_content = item.value.get("content") is not None
+    if role == "function":
+        item.lose()
         return None
-    if role in _READ_ROLES:
-        if role == "user" and item.get("name"):
-            lost.append(f"{path}.name")
-        if _read_calls(item, path):  # only an assistant calls tools
-            lost.append(f"{path}.tool_calls")
-        return Message(_READ_ROLES[role], tuple(_read_content(content, f"{path}.content", lost)))
-    lost += [f"{path}.{name}" for name in ("audio", "function_call", "prefix") if item.get(name)]
-    written: list[Part] = [*_read_thinking(item)]
-    if content is not None:
-        written += _read_content(content, f"{path}.content", lost)
-    refusal = fields.optional_text(item, "refusal", path)
-    if refusal:
+    if role == "tool":
+        call_id = item.identifier("tool_call_id")
+        parts = tuple(_read_content(item)) if has_content else ()
+        return Message("user", (Result(call_id, parts),))
+    if role != "assistant":
+        if role == "user" and item.has("name"):
+            item.lose("name")
+        if item.has("tool_calls") and [*_read_calls(item)]:  # only an assistant calls tools
+            item.lose("tool_calls")
+        return Message(_ROLES[role], tuple(_read_content(item)))
+    for name in ("audio", "function_call", "prefix"):
+        if item.has(name):
+            item.lose(name)
+    written: list[Part] = [*_read_thinking(item.value)]
+    if has_content:
+        written += _read_content(item)
+    if refusal := item.optional_text("refusal"):
         written.append(Text(refusal, is_refusal=True))
-    return Message("assistant", (*written, *_read_calls(item, path)))
+    return Message("assistant", (*written, *_read_calls(item)))
 
 
-def _read_calls(item: Mapping[str, Json], path: str) -> list[ToolUse]:
-    calls = []
-    for index, entry in enumerate(fields.array(item, "tool_calls", path)):
-        where = f"{path}.tool_calls[{index}]"
-        call = fields.as_object(entry, where)
-        call_id = fields.identifier(call, "id", where)
-        kind = fields.one_of(call.get("type", "function"), _KINDS, f"{where}.type")
-        called = fields.as_object(call.get(kind), f"{where}.{kind}")
-        name = fields.identifier(called, "name", f"{where}.{kind}")
-        field = "arguments" if kind == "function" else "input"
-        arguments = fields.text(called, field, f"{where}.{kind}")
-        calls.append(ToolUse(call_id, name, arguments, is_custom=kind == "custom"))
-    return calls
+def _read_calls(item: Field) -> Iterator[ToolUse]:
+    for call in item.objects("tool_calls"):
+        call_id = call.identifier("id")
+        kind = call.one_of("type", _KINDS, "function")
+        called, is_custom = call.object(kind), kind == "custom"
+        name = called.identifier("name")
+        arguments = called.text("input" if is_custom else "arguments")
+        yield ToolUse(call_id, name, arguments, is_custom=is_custom)
 
 
-def _read_content(content: Json, path: str, lost: list[str]) -> list[Text | Media]:
-    if isinstance(content, str):
-        return [Text(content)]
-    if not isinstance(content, list):
-        raise wrong_type(path, "a string or an array", content)
-    parts: list[Text | Media] = []
-    for index, entry in enumerate(content):
-        where = f"{path}[{index}]"
-        part = fields.as_object(entry, where)
-        kind = fields.text(part, "type", where)
-        if kind == "text":
-            parts.append(Text(fields.text(part, "text", where)))
-        elif kind == "refusal":
-            parts.append(Text(fields.text(part, "refusal", where), is_refusal=True))
-        elif kind == "image_url":
-            image = fields.as_object(part.get("image_url"), f"{where}.image_url")
-            url = fields.identifier(image, "url", f"{where}.image_url")
-            detail = fields.optional_text(image, "detail", f"{where}.image_url")
-            parts.append(fields.read_media("image", url, f"{where}.image_url.url", detail=detail))
-        elif kind == "input_audio":
-            audio = fields.as_object(part.get("input_audio"), f"{where}.input_audio")
-            data = fields.identifier(audio, "data", f"{where}.input_audio")
-            form = fields.identifier(audio, "format", f"{where}.input_audio")
-            parts.append(Media("audio", data=data, media_type=f"audio/{form}"))
-        elif kind == "file":
-            file = fields.as_object(part.get("file"), f"{where}.file")
-            data_url = fields.optional_text(file, "file_data", f"{where}.file")
-            name = fields.optional_text(file, "filename", f"{where}.file")
-            if data_url:
-                param = f"{where}.file.file_data"
-                parts.append(fields.read_file(data_url, param, name=name))
-            else:  # a file that one provider stores
-                lost.append(f"{where}.file")
-        else:
-            lost.append(where)
-    return parts
+def _read_content(item: Field) -> Iterator[Text | Media]:
+    for kind, part in item.parts("content"):
+        match kind:
+            case "text":
+                yield Text(part.text("text"))
+            case "refusal":
+                yield Text(part.text("refusal"), is_refusal=True)
+            case "image_url":
+                image = part.object("image_url")
+                yield image.image("url", image.optional_text("detail"))
+            case "input_audio":
+                yield part.audio()
+            case "file" if (file := part.object("file")).has("file_data"):
+                yield file.document("file_data", file.optional_text("filename"))
+            case "file":  # one that a provider stores
+                part.lose("file")
+            case _:
+                part.lose()
 
 
 def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
@@ -209,76 +171,19 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
     return found
 
 
-def _read_tools(body: Mapping[str, Json], lost: list[str]) -> tuple[OfferedTool, ...]:
-    tools: list[OfferedTool] = []
-    for index, entry in enumerate(fields.array(body, "tools")):
-        path = f"tools[{index}]"
-        tool = fields.as_object(entry, path)
-        kind = fields.text(tool, "type", path)
-        if kind not in {"function", "custom"}:  # a tool that the provider runs
-            lost.append(path)
+def _read_tools(body: Field) -> Iterator[OfferedTool]:
+    for entry in body.objects("tools"):
+        kind = entry.text("type")
+        if kind not in _KINDS:  # a tool that the provider runs
+            entry.lose()
             continue
-        path = f"{path}.{kind}"
-        tool = fields.as_object(tool.get(kind), path)
-        name = fields.identifier(tool, "name", path)
-        description = fields.optional_text(tool, "description", path) or ""
+        tool = entry.object(kind)
         if kind == "function":
-            parameters = fields.optional_object(tool, "parameters", path)
-            is_strict = fields.optional_flag(tool, "strict", path)
-            tools.append(OfferedTool(name, description, parameters, is_strict))
+            yield tool.function()
         else:
-            form = fields.optional_object(tool, "format", path) or {}
-            grammar = fields.optional_object(form, "grammar", f"{path}.format")
-            tools.append(OfferedTool(name, description, is_custom=True, grammar=grammar))
-    return fields.distinct_tools(tools, "tools")
-
-
-def _read_choice(value: Json, lost: list[str]) -> ToolChoice | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return _CHOICES[fields.one_of(value, (*_CHOICES,), "tool_choice")]
-    choice = fields.as_object(value, "tool_choice")
-    kind = fields.text(choice, "type", "tool_choice")
-    if kind in {"function", "custom"}:
-        path = f"tool_choice.{kind}"
-        named = fields.as_object(choice.get(kind), path)
-        return ToolChoice("required", (fields.identifier(named, "name", path),))
-    if kind != "allowed_tools":
-        lost.append("tool_choice")
-        return None
-    path = "tool_choice.allowed_tools"
-    allowed = fields.as_object(choice.get("allowed_tools"), path)
-    names = []
-    for index, entry in enumerate(fields.array(allowed, "tools", path)):
-        where = f"{path}.tools[{index}]"
-        tool = fields.as_object(entry, where)
-        kind = fields.text(tool, "type", where)
-        named = fields.as_object(tool.get(kind), f"{where}.{kind}")
-        names.append(fields.identifier(named, "name", f"{where}.{kind}"))
-    mode = fields.one_of(allowed.get("mode"), ("auto", "required"), f"{path}.mode")
-    return ToolChoice(_CHOICES[mode].mode, tuple(names))
-
-
-def _read_format(body: Mapping[str, Json], lost: list[str]) -> OutputFormat | None:
-    value = fields.optional_object(body, "response_format")
-    if value is None:
-        return None
-    kind = fields.text(value, "type", "response_format")
-    if kind == "json_object":
-        return OutputFormat()
-    if kind == "json_schema":
-        path = "response_format.json_schema"
-        schema = fields.as_object(value.get("json_schema"), path)
-        return OutputFormat(
-            schema=fields.optional_object(schema, "schema", path) or {},
-            name=fields.identifier(schema, "name", path),
-            description=fields.optional_text(schema, "description", path),
-            is_strict=fields.optional_flag(schema, "strict", path),
-        )
-    if kind != "text":
-        lost.append("response_format")
-    return None
+            name, description = tool.identifier("name"), tool.optional_text("description") or ""
+            grammar = tool.options("format").optional_object("grammar")
+            yield OfferedTool(name, description, is_custom=True, grammar=grammar and grammar.value)
 
 
 def place_of_call(item: Mapping[str, Json], call_id: str, *, is_result: bool) -> str:

@@ -6,32 +6,18 @@ Amazon Bedrock API reference: "Converse", "ConverseStream".
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from router_service.apis.answer_errors import ForeignAnswerError
 from router_service.apis.answers import MAX_PARTS, ParsedAnswer, TranslatedRecord
-from router_service.apis.building import build
 from router_service.apis.conversation import Json, as_dict, as_list, as_text
 from router_service.apis.converse import NAME
 from router_service.apis.converse.error import is_error
 from router_service.apis.encoding import UnwritableError
 from router_service.apis.foreign import from_input, read_text
-from router_service.apis.parts import (
-    Answer,
-    AnswerPart,
-    Event,
-    Finished,
-    PartEnded,
-    PartGrew,
-    PartProved,
-    PartStarted,
-    Started,
-    Stop,
-    Text,
-    Thinking,
-    ToolUse,
-)
+from router_service.apis.parts import AnswerPart, Stop, Text, Thinking, ToolUse
+from router_service.apis.reading import AnswerReader, OpenPart
 from router_service.apis.usage import Usage, read_count
 
 _STOPS = {
@@ -51,6 +37,7 @@ _BROKEN = frozenset({"malformed_model_output", "malformed_tool_use"})
 MAX_HIDDEN_CHARACTERS = 4 * 1024 * 1024
 """Most characters of encrypted reasoning, which is kept until its block ends."""
 
+_TEXT = Text("")
 _THINKING = Thinking("", origin=NAME)
 
 _EVENTS = frozenset(
@@ -136,17 +123,18 @@ def _content_of(value: Json) -> Json:
 class _Block:
     """A block that has not ended."""
 
-    index: int | None = None
-    """Place of its part in the answer; None before the part has begun, or if it is left out."""
     part: AnswerPart | None = None
     """None before the first delta, which shows what the block contains."""
-    has_text: bool = False
+    opened: OpenPart | None = None
+    """None before the part has begun, or if it is left out."""
     hidden: list[str] = field(default_factory=list)
     """Encrypted reasoning so far. Each piece is base64."""
 
 
-class ConverseReader:
+class ConverseReader(AnswerReader):
     """Reader of one answer."""
+
+    api = NAME
 
     def __init__(self, *, is_parallel: bool = True) -> None:
         """Read all calls, or without `is_parallel` only the first one.
@@ -154,234 +142,189 @@ class ConverseReader:
         Converse has no field for the limit. The model repeats the other calls when it gets the
         first one's result, as far as they are still needed.
         """
+        super().__init__()
         self._is_parallel = is_parallel
         self._blocks: dict[int, _Block] = {}
         self._hidden_characters = 0
-        self._next = 0
-        """The place of the next part."""
-        self._has_call = False
-        self._has_started = False
-        self._has_finished = False
         self._has_stopped = False
         """Whether the event that gives the reason has arrived."""
-        self._stop: Stop | None = None
-        self._stop_text: str | None = None
-        self.usage: Usage | None = None
-        """The usage that the answer has reported so far."""
-        self.default_stop: Stop | None = None
-        """Why an answer has ended that gives no reason; if None, it is incomplete."""
 
-    def whole(self, value: Json) -> Answer:
-        """Read a whole answer; raise ForeignAnswerError."""
-        return build(self.events_of(value))
-
-    def events_of(self, value: Json) -> Iterator[Event]:
-        """Yield the events of a whole answer; raises ForeignAnswerError."""
+    def read_whole(self, value: Json) -> None:
+        """Read a whole answer."""
         content = _content_of(value)
         if not isinstance(content, list):
-            raise _foreign("has no message with a list of content")
-        self._has_started = True
-        yield Started("", "")
+            raise self.foreign("has no message with a list of content")
+        self.begin({})
         for number, block in enumerate(content):
-            fields = as_dict(block)
             self._blocks[number] = _Block()
-            match fields:
-                case {"text": str(text)}:
-                    yield from self._grow(number, Text(""), read_text(text))
-                case {"toolUse": dict(call)}:
-                    text = from_input(as_dict(call.get("input")))
-                    yield from self._start_call(number, call)
-                    yield from self._grow_call(number, text)
-                case {"reasoningContent": dict(reasoning)}:
-                    shown = reasoning.get("reasoningText")
-                    fields = shown if isinstance(shown, dict) else reasoning
-                    yield from self._read_reasoning(number, fields)
-                case {"citationsContent": dict(cited)}:
-                    for each in as_list(cited.get("content")):
-                        said = read_text(as_dict(each).get("text"))
-                        yield from self._grow(number, Text(""), said)
-                case _:
-                    kind = next(iter(fields), None)
-                    if kind not in _SKIPPED:
-                        raise _foreign(
-                            f"has a block of the type {kind!r:.50}, which cannot be translated"
-                        )
-            yield from self._end_block(number)
+            self._read_block(self._blocks[number], as_dict(block))
+            self._end_block(number)
         self._read_stop(value)
-        self.default_stop = Stop.END  # a whole answer is complete
         self.usage = read_usage(value)
-        yield from self.end()
 
-    def feed(self, event: Json) -> Sequence[Event]:
-        """Read one event; raise ForeignAnswerError."""
+    def read(self, event: Json) -> None:
+        """Read one event."""
         name = _event_of(event)
         fields = {} if name is None else event[name]
-        events: Iterable[Event] = ()
         match name:
             case "contentBlockDelta":
-                events = self._read_delta(_place(fields), fields.get("delta"))
+                self._read_delta(self._place(fields), fields.get("delta"))
             case "contentBlockStart":
-                events = self._start_block(_place(fields), fields.get("start"))
+                self._start_block(self._place(fields), fields.get("start"))
             case "contentBlockStop":
-                events = self._end_block(_place(fields))
+                self._end_block(self._place(fields))
             case "messageStart":
                 if self._has_started:
-                    raise _foreign("starts twice")
-                self._has_started = True
-                events = (Started("", ""),)
+                    raise self.foreign("starts twice")
+                self.begin({})
             case "messageStop":
                 self._read_stop(fields)
             case "metadata":
                 self.usage = read_usage(event) or self.usage
                 if self._has_stopped:  # the usage comes last
-                    events = self.end()
+                    self.finish()
             case _:
                 # AWS may add types of events, which clients must ignore.
                 kind = next(iter(event), None) if isinstance(event, dict) else None
                 is_new = kind is not None and len(event) == 1 and kind not in _EVENTS
                 if not (self._has_started and is_new) or is_error(event):
-                    raise _foreign(f"has an unexpected event of the type {kind!r:.50}")
-        return [*events]
+                    raise self.foreign(f"has an unexpected event of the type {kind!r:.50}")
 
-    def end(self) -> Sequence[Event]:
-        """Return the events that complete the answer; raise ForeignAnswerError."""
-        if self._has_finished:
-            return ()
-        stop = self._stop or (self.default_stop if self._has_stopped else None)
-        if stop is None or not self._has_started:
-            raise _foreign("ended before it was complete")
-        self._has_finished = True
-        events = [event for number in [*self._blocks] for event in self._end_block(number)]
-        if stop in {Stop.END, Stop.CALLS}:  # some models end their turn in spite of calls
-            stop = Stop.CALLS if self._has_call else Stop.END
-        return [*events, Finished(stop, self._stop_text, self.usage)]
+    def finish(self) -> None:
+        """Complete the answer, if its end has arrived."""
+        if not self._has_stopped:
+            raise self.foreign("ended before it was complete")
+        super().finish()
 
-    def _start_block(self, number: int, start: Json) -> Iterator[Event]:
+    def end_parts(self) -> None:
+        """End the blocks."""
+        for number in [*self._blocks]:
+            self._end_block(number)
+
+    def _read_block(self, block: _Block, fields: dict[str, Json]) -> None:
+        """Read a block of a whole answer."""
+        match fields:
+            case {"text": str(text)}:
+                self._grow(block, _TEXT, read_text(text))
+            case {"toolUse": dict(call)}:
+                text = from_input(as_dict(call.get("input")))
+                self._start_call(block, call)
+                self._grow_call(block, text)
+            case {"reasoningContent": dict(reasoning)}:
+                shown = reasoning.get("reasoningText")
+                self._read_reasoning(block, shown if isinstance(shown, dict) else reasoning)
+            case {"citationsContent": dict(cited)}:
+                for each in as_list(cited.get("content")):
+                    self._grow(block, _TEXT, read_text(as_dict(each).get("text")))
+            case _:
+                kind = next(iter(fields), None)
+                if kind not in _SKIPPED:
+                    problem = f"has a block of the type {kind!r:.50}, which cannot be translated"
+                    raise self.foreign(problem)
+
+    def _place(self, fields: Mapping[str, Json]) -> int:
+        """Return the number of a block."""
+        number = fields.get("contentBlockIndex")
+        if type(number) is not int or number < 0:
+            raise self.foreign("has an event without the place of its block")
+        return number
+
+    def _start_block(self, number: int, start: Json) -> None:
         if not self._has_started or number in self._blocks:
-            raise _foreign("starts a block at an invalid place")
+            raise self.foreign("starts a block at an invalid place")
         self._blocks[number] = _Block()
         match start:
             case {"toolUse": dict(call)}:
-                yield from self._start_call(number, call)
+                self._start_call(self._blocks[number], call)
             case {"image": _}:
-                raise _foreign("has an image, which cannot be translated")
+                raise self.foreign("has an image, which cannot be translated")
             case _:
                 pass  # a text or reasoning begins with its first delta
 
-    def _start_call(self, number: int, call: dict[str, Json]) -> Iterator[Event]:
-        block = self._blocks[number]
+    def _start_call(self, block: _Block, call: dict[str, Json]) -> None:
         part = ToolUse(as_text(call.get("toolUseId")), as_text(call.get("name")), "")
         block.part = part
-        is_kept = self._is_parallel or not self._has_call
+        is_kept = self._is_parallel or not self._has_calls
         # Only the client's tools are offered, so a call by the provider's server is not its own.
         if is_kept and call.get("type") != "server_tool_use":
             if not part.name:
-                raise _foreign("has a call without a name")
-            self._has_call = True
-            block.index, self._next = self._next, self._next + 1
-            yield PartStarted(block.index, part)
+                raise self.foreign("has a call without a name")
+            block.opened = self.start(part)
 
-    def _grow_call(self, number: int, text: str) -> Iterator[Event]:
-        block = self._blocks[number]
-        if text and block.index is not None:
-            block.has_text = True
-            yield PartGrew(block.index, text)
+    def _grow_call(self, block: _Block, text: str) -> None:
+        if block.opened is not None:
+            self.grow(block.opened, text)
 
-    def _read_delta(self, number: int, delta: Json) -> Iterator[Event]:
+    def _read_delta(self, number: int, delta: Json) -> None:
         if not self._has_started or not isinstance(delta, dict):
-            raise _foreign("has a delta at an invalid place")
+            raise self.foreign("has a delta at an invalid place")
         block = self._blocks.setdefault(number, _Block())
         match delta:
             case {"text": str(text)}:
-                yield from self._grow(number, Text(""), text)
+                self._grow(block, _TEXT, text)
             case {"toolUse": {"input": str(text)}} if isinstance(block.part, ToolUse):
-                yield from self._grow_call(number, text)
+                self._grow_call(block, text)
             case {"reasoningContent": dict(reasoning)}:
-                yield from self._read_reasoning(number, reasoning)
+                self._read_reasoning(block, reasoning)
             case {"citation": _} | {"toolResult": _}:
                 pass  # the text is complete without them
             case {"toolUse": _} if isinstance(block.part, ToolUse):
-                raise _foreign("has a call without a text of arguments")
+                raise self.foreign("has a call without a text of arguments")
             case _:
-                raise _foreign(
-                    f"has an unexpected delta of the type {next(iter(delta), None)!r:.50}"
-                )
+                kind = next(iter(delta), None)
+                raise self.foreign(f"has an unexpected delta of the type {kind!r:.50}")
 
-    def _read_reasoning(self, number: int, fields: Mapping[str, Json]) -> Iterator[Event]:
-        block = self._blocks[number]
+    def _read_reasoning(self, block: _Block, fields: Mapping[str, Json]) -> None:
         text, signature = fields.get("text"), fields.get("signature")
         hidden = fields.get("redactedContent")
         if isinstance(hidden, str) and hidden:
             self._hidden_characters += len(hidden)
             if self._hidden_characters > MAX_HIDDEN_CHARACTERS:
-                raise _foreign("has too much encrypted reasoning")
+                raise self.foreign("has too much encrypted reasoning")
             block.hidden.append(hidden)
         if isinstance(text, str):
-            yield from self._grow(number, _THINKING, text)
+            self._grow(block, _THINKING, text)
         if isinstance(signature, str) and signature:
-            yield from self._begin(block, _THINKING)
-            if block.index is not None:
-                yield PartProved(block.index, read_text(signature))
+            self.prove(self._begun(block, _THINKING), signature)
 
-    def _grow(self, number: int, start: Text | Thinking, text: str) -> Iterator[Event]:
-        """Add a text to a block, whose part begins with it."""
-        block = self._blocks[number]
+    def _grow(self, block: _Block, start: Text | Thinking, text: str) -> None:
+        """Add a text to a block, whose part begins with `start`."""
         if text:
-            yield from self._begin(block, start)
-            if block.index is not None:
-                yield PartGrew(block.index, text)
+            self.grow(self._begun(block, start), text)
 
-    def _begin(self, block: _Block, start: Text | Thinking) -> Iterator[Event]:
+    def _begun(self, block: _Block, start: Text | Thinking) -> OpenPart:
         if block.part is None:
-            block.part, block.index = start, self._next
-            self._next += 1
-            yield PartStarted(block.index, start)
-        elif block.part != start:
-            raise _foreign("has a block with different contents")
+            block.part, block.opened = start, self.start(start)
+        if block.part is not start or block.opened is None:
+            raise self.foreign("has a block with different contents")
+        return block.opened
 
-    def _end_block(self, number: int) -> Iterator[Event]:
+    def _end_block(self, number: int) -> None:
         block = self._blocks.pop(number, None)
         if block is None:  # an empty text has neither a start nor a delta
             return
-        if block.index is not None:
-            if isinstance(block.part, ToolUse) and not block.has_text:
-                yield PartGrew(block.index, "{}")
-            yield PartEnded(block.index)
+        if block.opened is not None:
+            self.close(block.opened)
         if block.hidden:
-            part = Thinking("", _join_base64(block.hidden), is_hidden=True, origin=NAME)
-            index, self._next = self._next, self._next + 1
-            yield PartStarted(index, part)
-            yield PartEnded(index)
+            proof = self._join_base64(block.hidden)
+            self.close(self.start(Thinking("", proof, is_hidden=True, origin=NAME)))
+
+    def _join_base64(self, pieces: Sequence[str]) -> str:
+        if len(pieces) == 1:
+            return read_text(pieces[0])
+        try:
+            data = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
+        except ValueError as exc:
+            raise self.foreign("has encrypted reasoning that is not base64") from exc
+        return base64.b64encode(data).decode()
 
     def _read_stop(self, fields: Mapping[str, Json]) -> None:
         self._has_stopped, reason = True, fields.get("stopReason")
         if not isinstance(reason, str) or not reason:
             return
         if reason in _BROKEN:
-            raise _foreign(f"ended with the reason {reason!r}")
+            raise self.foreign(f"ended with the reason {reason!r}")
         self._stop = _STOPS.get(reason, Stop.END)
         stop_text = as_dict(fields.get("additionalModelResponseFields")).get("stop_sequence")
         if isinstance(stop_text, str) and self._stop is Stop.SEQUENCE:
             self._stop_text = read_text(stop_text)
-
-
-def _place(fields: Mapping[str, Json]) -> int:
-    """Return the number of a block."""
-    number = fields.get("contentBlockIndex")
-    if type(number) is not int or number < 0:
-        raise _foreign("has an event without the place of its block")
-    return number
-
-
-def _join_base64(pieces: Sequence[str]) -> str:
-    if len(pieces) == 1:
-        return read_text(pieces[0])
-    try:
-        data = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
-    except ValueError as exc:
-        raise _foreign("has encrypted reasoning that is not base64") from exc
-    return base64.b64encode(data).decode()
-
-
-def _foreign(problem: str) -> ForeignAnswerError:
-    return ForeignAnswerError(NAME, problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router_service.apis.api import AnswerReader, UpstreamApi
+from router_service.apis.api import UpstreamApi
 from router_service.apis.conversation import Json
 from router_service.apis.converse import NAME
 from router_service.apis.converse.answer_reader import (
@@ -23,6 +23,7 @@ from router_service.apis.converse.request_writer import (
     write_request,
 )
 from router_service.apis.parts import Request
+from router_service.apis.reading import AnswerReader
 from router_service.apis.usage import Usage
 
 

@@ -2,31 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from router_service.apis.answer_errors import ForeignAnswerError
-from router_service.apis.conversation import Json, as_dict, as_text
+from router_service.apis.answers import AnswerIdentity, AnswerRecord, write_json
+from router_service.apis.conversation import Json, as_dict, as_list, as_text
+from router_service.apis.encoding import fix_surrogates
 from router_service.apis.foreign import from_input, read_text
 from router_service.apis.messages import NAME
-from router_service.apis.messages.record import STOPS, read_usage
-from router_service.apis.parts import (
-    Answer,
-    AnswerPart,
-    Event,
-    Finished,
-    PartEnded,
-    PartGrew,
-    PartProved,
-    PartStarted,
-    Started,
-    Stop,
-    Text,
-    Thinking,
-    ToolUse,
-)
-from router_service.apis.surrogates import fix_surrogates
-from router_service.apis.usage import Usage
+from router_service.apis.parts import AnswerPart, Stop, Text, Thinking, ToolUse
+from router_service.apis.reading import AnswerReader, OpenPart
+from router_service.apis.usage import Usage, read_count, read_counts
+
+STOPS = {
+    "end_turn": Stop.END,
+    "stop_sequence": Stop.SEQUENCE,
+    "tool_use": Stop.CALLS,
+    "max_tokens": Stop.LENGTH,
+    "model_context_window_exceeded": Stop.LENGTH,
+    # Only Anthropic can continue a paused turn. For other APIs, the answer is cut off.
+    "pause_turn": Stop.LENGTH,
+    "refusal": Stop.REFUSAL,
+}
+
+_EMPTY_TYPES = ("message_start", "ping")
+_THINKING_TYPES = ("thinking", "redacted_thinking")
+_DELTA_TEXTS = ("text", "partial_json", "thinking")
+
+
+class MessagesRecord(AnswerRecord):
+    """Record of one answer."""
+
+    last_types = ("message_stop",)
+
+    def read(self, value: Mapping[str, Json]) -> None:
+        """Read a whole answer or one event."""
+        kind = value.get("type")
+        if not self.has_output:
+            self.has_output = not is_beginning(value)
+        if kind == "content_block_delta":
+            delta = value.get("delta")
+            if isinstance(delta, dict):
+                self._read_delta(delta, value.get("index"))
+            return
+        self.usage = read_usage(value, self.usage) or self.usage
+        if kind == "content_block_start":
+            self._read_block(value.get("content_block"), value.get("index"))
+        elif kind == "message_start":
+            self.identity = AnswerIdentity.of(value.get("message"))
+        elif kind == "message_delta":
+            delta = value.get("delta")
+            if isinstance(delta, dict) and self._read_stop(delta):
+                self.has_stopped = True
+        elif kind in self.last_types:
+            self.is_done = True
+        elif kind == "message":
+            self.identity = AnswerIdentity.of(value)
+            self._read_stop(value)
+            for place, block in enumerate(self.objects(value.get("content"))):
+                self._read_block(block, place)
+
+    def _read_stop(self, fields: Mapping[str, Json]) -> bool:
+        """Read why the answer ended; return whether it says so."""
+        reason = fields.get("stop_reason")
+        if isinstance(reason, str):
+            self.stop = STOPS.get(reason, Stop.END)
+        return bool(reason)
+
+    def _read_delta(self, delta: Mapping[str, Json], index: Json) -> None:
+        for name in _DELTA_TEXTS:
+            if isinstance(text := delta.get(name), str):
+                self.written_characters += len(text)
+        kind = delta.get("type")
+        if kind == "signature_delta":
+            self.note_proof(delta.get("signature"))
+        elif self.is_incomplete:
+            return
+        elif kind == "text_delta":
+            self.add_text(delta.get("text"))
+        elif kind == "input_json_delta" and index in self.calls:  # else of a provider's tool
+            self.calls[index].arguments.write(self.count(delta.get("partial_json")))
+
+    def text_of(self, value: Json) -> str | None:
+        """Return the text that an event adds to a block of text, or None if it does more."""
+        delta = value.get("delta") if isinstance(value, dict) else None
+        if not isinstance(delta, dict) or value.get("type") != "content_block_delta":
+            return None
+        text = delta.get("text")
+        is_text = delta.get("type") == "text_delta" and len(delta) == 2
+        return text if is_text and isinstance(text, str) else None
+
+    def _read_block(self, block: Json, index: Json) -> None:
+        if not isinstance(block, dict):
+            return
+        if proof := _proof_of(block):
+            self.note_proof(proof)
+        kind = block.get("type")
+        self.has_calls = self.has_calls or (isinstance(kind, str) and kind.endswith("tool_use"))
+        if self.is_incomplete:
+            return
+        if kind == "text":
+            self.add_text(block.get("text"))
+        elif kind == "tool_use" and isinstance(index, int):
+            call = self.add_call(index)
+            call.id = call.id or self.count(block.get("id"))
+            call.name = call.name or self.count(block.get("name"))
+            try:
+                call.whole = self.count(write_json(block.get("input", {})))
+            except (RecursionError, TypeError):  # the latter for what no JSON can express
+                self.is_incomplete = True
+        elif kind not in _THINKING_TYPES:
+            self.has_other_output = True
+
+
+def is_beginning(event: Mapping[str, Json]) -> bool:
+    """Return whether an event contains nothing of the answer."""
+    return event.get("type") in _EMPTY_TYPES
+
+
+def read_usage(value: Json, before: Usage | None = None) -> Usage | None:
+    """Return the usage of an answer or of an event, given what earlier events have reported.
+
+    The first event of a stream has the prompt's tokens. The counts of `message_delta` are totals,
+    which replace earlier ones if they are there (API reference: "Streaming messages").
+    """
+    usage = value.get("usage")
+    if not isinstance(usage, dict):
+        usage = as_dict(value.get("message")).get("usage")
+    if not isinstance(usage, dict):
+        return None
+    completion = read_count(usage, "output_tokens", "completion_tokens")
+    if completion is None or before is None or value.get("type") != "message_delta":
+        return read_counts(usage)
+    uncached = read_count(usage, "input_tokens")
+    cached = read_count(usage, "cache_read_input_tokens")
+    written = read_count(usage, "cache_creation_input_tokens")
+    uncached = before.uncached_tokens if uncached is None else uncached
+    cached = before.cached_tokens if cached is None else cached
+    written = before.cache_write_tokens if written is None else written
+    details = usage.get("output_tokens_details")
+    return Usage(
+        prompt_tokens=uncached + cached + written,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        reasoning_tokens=read_count(details, "thinking_tokens") or before.reasoning_tokens,
+    )
+
+
+def find_proofs(value: Mapping[str, Json]) -> Iterator[str]:
+    """Yield the proofs of reasoning in a whole answer."""
+    for block in as_list(value.get("content")):
+        if isinstance(block, dict) and (proof := _proof_of(block)):
+            yield proof
+
+
+def _proof_of(block: Mapping[str, Json]) -> str:
+    """Return the proof of a block of reasoning, or an empty text."""
+    proof = block.get("data" if block.get("type") == "redacted_thinking" else "signature")
+    return proof if isinstance(proof, str) else ""
+
 
 DELTAS = {
     Text: ("text_delta", "text"),
@@ -39,152 +174,117 @@ DELTAS = {
 @dataclass(slots=True)
 class _Block:
     part: AnswerPart
-    has_text: bool = False
-    """Whether any text has arrived. A part with text begins only then, because Anthropic rejects
-    messages with empty texts."""
+    opened: OpenPart | None = None
+    """A text begins with its first delta, because Anthropic rejects messages with empty texts."""
 
 
-class MessagesReader:
+class MessagesReader(AnswerReader):
     """Reader of one answer."""
 
-    def __init__(self) -> None:
-        self._blocks: dict[int, _Block] = {}  # the blocks that have not ended
-        self._next = 0
-        self._has_calls = False
-        self._has_started = False
-        self._has_finished = False
-        self._stop: Stop | None = None
-        self._stop_text: str | None = None
-        self._explanation = ""
-        self.usage: Usage | None = None
-        """The usage that the answer has reported so far."""
-        self.default_stop: Stop | None = None
-        """Why an answer has ended whose last event gives no reason; if None, it is incomplete."""
+    api = NAME
 
-    def whole(self, value: Json) -> Answer:
-        """Read a whole answer; raise ForeignAnswerError."""
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: dict[int, _Block] = {}
+        """The blocks that have not ended."""
+        self._next_block = 0
+        self._explanation = ""
+
+    def read_whole(self, value: Json) -> None:
+        """Read a whole answer."""
         if not isinstance(value, dict) or value.get("type") != "message":
-            raise _foreign("is not a message")
+            raise self.foreign("is not a message")
         content = value.get("content")
         if not isinstance(content, list):
-            raise _foreign("has no list of content")
-        parts = [part for block in content if (part := _read_block(block)) != Text("")]
+            raise self.foreign("has no list of content")
+        self.begin(value)
+        for index, block in enumerate(content):
+            self._start_block(index, block)
+            self._end_block(index)
         self._read_stop(value)
-        if self._explanation:
-            parts.append(Text(self._explanation, is_refusal=True))
-        head = read_text(value.get("id")), read_text(value.get("model"))
-        stop = self._stop or Stop.END
-        if stop in {Stop.END, Stop.CALLS}:
-            stop = Stop.CALLS if any(isinstance(part, ToolUse) for part in parts) else Stop.END
-        return Answer(*head, tuple(parts), stop, self._stop_text, read_usage(value))
+        self.usage = read_usage(value)
 
-    def feed(self, event: Json) -> Sequence[Event]:
-        """Read one event; raise ForeignAnswerError."""
+    def read(self, event: Json) -> None:
+        """Read one event."""
         if not isinstance(event, dict):
-            raise _foreign("has an event that is not an object")
-        events: Sequence[Event] = ()
+            raise self.foreign("has an event that is not an object")
         match event.get("type"):
             case "content_block_delta":
-                events = self._read_delta(event)
+                self._read_delta(event)
             case "content_block_start":
-                events = self._start_block(event)
+                self._start_block(event.get("index"), event.get("content_block"))
             case "content_block_stop":
-                events = self._end_block(event.get("index"))
+                self._end_block(event.get("index"))
             case "message_start":
                 message = event.get("message")
                 if self._has_started or not isinstance(message, dict):
-                    raise _foreign("has an invalid start")
-                self._has_started = True
+                    raise self.foreign("has an invalid start")
                 self.usage = read_usage(event)
-                head = read_text(message.get("id")), read_text(message.get("model"))
-                events = (Started(*head, self.usage),)
+                self.begin(message, self.usage)
             case "message_delta":
                 self._read_stop(as_dict(event.get("delta")))
                 self.usage = read_usage(event, self.usage) or self.usage
             case "message_stop":
-                events = self.end()
+                self.finish()
             case "ping":
                 pass
             case kind:
                 # Anthropic adds types of events, which clients must ignore ("Streaming", other
                 # events).
                 if not isinstance(kind, str) or kind == "error" or not self._has_started:
-                    raise _foreign(f"has an unexpected event of the type {kind!r:.50}")
-        return events
+                    raise self.foreign(f"has an unexpected event of the type {kind!r:.50}")
 
-    def end(self) -> Sequence[Event]:
-        """Return the events that complete the answer; raise ForeignAnswerError."""
-        if self._has_finished:
-            return ()
-        stop = self._stop or self.default_stop
-        if stop is None or not self._has_started:
-            raise _foreign("ended before it was complete")
-        self._has_finished = True
-        if stop in {Stop.END, Stop.CALLS}:
-            stop = Stop.CALLS if self._has_calls else Stop.END
-        events: list[Event] = []
+    def end_parts(self) -> None:
+        """End the blocks, and add why the model refused to answer."""
         for index in list(self._blocks):
-            events += self._end_block(index)
+            self._end_block(index)
         if self._explanation:
-            refusal = Text("", is_refusal=True)
-            events += [
-                PartStarted(self._next, refusal),
-                PartGrew(self._next, self._explanation),
-                PartEnded(self._next),
-            ]
-        return [*events, Finished(stop, self._stop_text, self.usage)]
+            refusal = self.start(Text("", is_refusal=True))
+            self.grow(refusal, self._explanation)
+            self.close(refusal)
 
-    def _start_block(self, event: dict[str, Json]) -> Sequence[Event]:
-        index = event.get("index")
-        if type(index) is not int or index < self._next or not self._has_started:
-            raise _foreign("starts a block at an invalid place")
-        part = _read_block(event.get("content_block"))
+    def _start_block(self, index: Json, content: Json) -> None:
+        if type(index) is not int or index < self._next_block or not self._has_started:
+            raise self.foreign("starts a block at an invalid place")
         # The input of a call is empty here, and deltas follow. A server that sends no deltas may
         # have put the whole input here.
-        self._blocks[index] = _Block(part)
-        self._next = index + 1
-        self._has_calls = self._has_calls or isinstance(part, ToolUse)
+        part = self._read_block(content)
+        self._blocks[index] = block = _Block(part)
+        self._next_block = index + 1
         if isinstance(part, ToolUse):
-            return (PartStarted(index, replace(part, arguments="")),)
+            block.opened = self.start(replace(part, arguments=""))
+            return
         if isinstance(part, Thinking):
-            started = PartStarted(index, replace(part, text=""))
-            return (started, PartGrew(index, part.text)) if part.text else (started,)
-        return self._grow(index, part.text)
+            block.opened = self.start(replace(part, text=""))
+        self._grow(block, part.text)
 
-    def _read_delta(self, event: dict[str, Json]) -> Sequence[Event]:
+    def _read_delta(self, event: dict[str, Json]) -> None:
         index, delta = event.get("index"), event.get("delta")
         block = self._blocks.get(index) if type(index) is int else None
-        if type(index) is not int or block is None or not isinstance(delta, dict):
-            raise _foreign("has a delta without a block")
+        if block is None or not isinstance(delta, dict):
+            raise self.foreign("has a delta without a block")
         kind = delta.get("type")
-        if kind == "signature_delta" and isinstance(block.part, Thinking):
-            return (PartProved(index, read_text(delta.get("signature"))),)
-        if kind == "citations_delta":
-            return ()  # the text is complete without them
         expected, name = DELTAS[type(block.part)]
         text = delta.get(name)
-        if kind != expected or not isinstance(text, str):
-            raise _foreign(f"has an unexpected delta of the type {kind!r:.50}")
-        return self._grow(index, text)
+        if kind == expected and isinstance(text, str):
+            self._grow(block, text)
+        elif kind == "signature_delta" and block.opened and isinstance(block.part, Thinking):
+            self.prove(block.opened, delta.get("signature"))
+        elif kind != "citations_delta":  # the text is complete without them
+            raise self.foreign(f"has an unexpected delta of the type {kind!r:.50}")
 
-    def _grow(self, index: int, text: str) -> Sequence[Event]:
-        if not text:
-            return ()
-        block, grown = self._blocks[index], PartGrew(index, text)
-        is_first, block.has_text = not block.has_text, True
-        if is_first and isinstance(block.part, Text):
-            return (PartStarted(index, Text("")), grown)
-        return (grown,)
+    def _grow(self, block: _Block, text: str) -> None:
+        if text:
+            block.opened = block.opened or self.start(Text(""))
+            self.grow(block.opened, text)
 
-    def _end_block(self, index: Json) -> Sequence[Event]:
+    def _end_block(self, index: Json) -> None:
         block = self._blocks.pop(index, None) if type(index) is int else None
         if block is None:
-            raise _foreign("ends a block that has not started")
-        if block.has_text or isinstance(block.part, Thinking):
-            return (PartEnded(index),)
-        if isinstance(block.part, ToolUse):
-            return (PartGrew(index, block.part.arguments), PartEnded(index))
-        return ()
+            raise self.foreign("ends a block that has not started")
+        if block.opened is not None:
+            part = block.part
+            self.close(block.opened, part.arguments if isinstance(part, ToolUse) else "")
 
     def _read_stop(self, fields: dict[str, Json]) -> None:
         reason, stop_text = fields.get("stop_reason"), fields.get("stop_sequence")
@@ -196,24 +296,20 @@ class MessagesReader:
         if isinstance(details, dict) and self._stop is Stop.REFUSAL:
             self._explanation = read_text(details.get("explanation"))
 
-
-def _read_block(block: Json) -> AnswerPart:
-    fields = as_dict(block)
-    match fields.get("type"):
-        case "text":
-            return Text(read_text(fields.get("text")))
-        case "tool_use":
-            text = from_input(as_dict(fields.get("input")))
-            return ToolUse(as_text(fields.get("id")), as_text(fields.get("name")), text)
-        case "thinking":
-            proof = read_text(fields.get("signature"))
-            return Thinking(read_text(fields.get("thinking")), proof, origin=NAME)
-        case "redacted_thinking":
-            proof = read_text(fields.get("data"))
-            return Thinking("", proof, is_hidden=True, origin=NAME)
-        case kind:
-            raise _foreign(f"has a block of the type {kind!r:.50}, which cannot be translated")
-
-
-def _foreign(problem: str) -> ForeignAnswerError:
-    return ForeignAnswerError(NAME, problem)
+    def _read_block(self, block: Json) -> AnswerPart:
+        fields = as_dict(block)
+        match fields.get("type"):
+            case "text":
+                return Text(read_text(fields.get("text")))
+            case "tool_use":
+                text = from_input(as_dict(fields.get("input")))
+                return ToolUse(as_text(fields.get("id")), as_text(fields.get("name")), text)
+            case "thinking":
+                proof = read_text(fields.get("signature"))
+                return Thinking(read_text(fields.get("thinking")), proof, origin=NAME)
+            case "redacted_thinking":
+                proof = read_text(fields.get("data"))
+                return Thinking("", proof, is_hidden=True, origin=NAME)
+            case kind:
+                problem = f"has a block of the type {kind!r:.50}, which cannot be translated"
+                raise self.foreign(problem)

@@ -11,30 +11,29 @@ from functools import lru_cache
 
 from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
 from router_service.apis.api import (
-    AnswerReader,
     AnswerWriter,
     Api,
     FieldNames,
     KeepAlive,
+    RateState,
+    RawHeader,
 )
 from router_service.apis.conversation import ChatRequest, Json
 from router_service.apis.messages import NAME
-from router_service.apis.messages.answer_reader import MessagesReader
-from router_service.apis.messages.answer_writer import MessagesWriter
-from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
-from router_service.apis.messages.error import TOO_LONG_MESSAGE, write_error
-from router_service.apis.messages.record import (
+from router_service.apis.messages.answer_reader import (
+    MessagesReader,
     MessagesRecord,
     find_proofs,
     is_beginning,
     read_usage,
 )
+from router_service.apis.messages.answer_writer import TOO_LONG_MESSAGE, MessagesWriter, write_error
+from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
 from router_service.apis.messages.request_reader import DOCUMENT_TYPES, place_of_call, read_request
-from router_service.apis.messages.request_writer import write_request
+from router_service.apis.messages.request_writer import without_foreign_thinking, write_request
 from router_service.apis.messages.schema import MessagesErrorBody, request_schema
-from router_service.apis.messages.thinking import without_foreign_thinking
 from router_service.apis.parts import Request, has_content, media_of
-from router_service.apis.rate_limits import RateState, RawHeader
+from router_service.apis.reading import AnswerReader
 
 _PARAMETERS = {
     "max_completion_tokens": "max_tokens",

@@ -8,12 +8,12 @@ from router_service.apis.answer_errors import (
     AnswerError,
     write_openai_error,
 )
-from router_service.apis.building import AnswerBuilder
 from router_service.apis.conversation import Json
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import seal, seal_summary, to_input
 from router_service.apis.parts import (
     Answer,
+    AnswerBuilder,
     AnswerPart,
     Event,
     Finished,

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from router_service.apis.api import (
-    AnswerReader,
     AnswerWriter,
     Api,
     FieldNames,
@@ -17,8 +16,15 @@ from router_service.apis.api import (
 from router_service.apis.conversation import ChatRequest, Json, Reference, as_list
 from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
+from router_service.apis.reading import AnswerReader
 from router_service.apis.responses import NAME, TRIGGER
-from router_service.apis.responses.answer_reader import ResponsesReader
+from router_service.apis.responses.answer_reader import (
+    ResponsesReader,
+    ResponsesRecord,
+    find_proofs,
+    is_beginning,
+    read_usage,
+)
 from router_service.apis.responses.answer_writer import ResponsesWriter, SummaryWriter
 from router_service.apis.responses.chat_form import (
     parse_responses_request,
@@ -26,12 +32,6 @@ from router_service.apis.responses.chat_form import (
     to_chat_messages,
 )
 from router_service.apis.responses.keep_alive import ResponsesKeepAlive
-from router_service.apis.responses.record import (
-    ResponsesRecord,
-    find_proofs,
-    is_beginning,
-    read_usage,
-)
 from router_service.apis.responses.request_reader import place_of_call, read_request
 from router_service.apis.responses.request_writer import without_foreign_thinking, write_request
 from router_service.apis.responses.schema import request_schema

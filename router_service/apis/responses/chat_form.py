@@ -15,6 +15,7 @@ from router_service.apis.conversation import (
     Reference,
     as_list,
     as_text,
+    empty_array,
     read_model,
     read_stream,
     read_tools,
@@ -50,9 +51,7 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
         if not isinstance(items, (str, list)):
             raise wrong_type("input", "a string or an array", items, missing="input" not in body)
         if not items and not may_lack_input:
-            raise InvalidRequestError(
-                "'input' is empty. Send at least one item.", param="input", code="empty_array"
-            )
+            raise empty_array("input", "item")
     unread = ["prompt"] if body.get("prompt") is not None else []
     turns = tuple(read_turns(to_chat_messages(body, unread), unread))
     tools = body.get("tools")

@@ -6,13 +6,11 @@ import base64
 import hmac
 import json
 import logging
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -29,7 +27,6 @@ from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, keys, spending, teams
 from router_service.settings import BudgetSettings
-from tests.postgresql import PostgreSQLServer
 from tests.serving import wait_for
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
@@ -108,34 +105,6 @@ def receiver() -> Iterator[Receiver]:
     thread.join()
 
 
-@contextmanager
-def trickling() -> Iterator[str]:
-    """Yield the address of a server whose answer is a byte now and then, without an end."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    is_over = threading.Event()
-
-    def trickle() -> None:
-        with suppress(OSError):  # the client leaves, or the test ends
-            connection, _ = listener.accept()
-            connection.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
-            while not is_over.wait(0.2):
-                connection.sendall(b"x")
-
-    threading.Thread(target=trickle, daemon=True).start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
-    is_over.set()
-    listener.close()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of an empty database of each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'test.db'}"
-    server: PostgreSQLServer = request.getfixturevalue("postgresql")
-    return server.create()
-
-
 def prepare(url: str) -> Database:
     """Create a key and a team with budgets of 100 USD a month, of which 85 USD are spent."""
     database = Database(url)
@@ -179,11 +148,9 @@ class Gateway:
         wait_for(run_and_check, what)
 
 
-def gateway(
-    database: Database, webhook: str | None, *states: State, secret: str | None = SECRET
-) -> Gateway:
+def gateway(database: Database, webhook: str | None, *states: State) -> Gateway:
     """Return alerts of a process that knows these states of budgets."""
-    secrets = {} if webhook is None else {"webhook_secret": secret}
+    secrets = {} if webhook is None else {"webhook_secret": SECRET}
     settings = BudgetSettings.model_validate({"webhook_url": webhook, **secrets})
     outcomes: list[str] = []
     found = states or (State(spent_usd=85.0),)
@@ -206,10 +173,10 @@ def attempts(database: Database) -> int:
 
 
 def test_one_signed_webhook_for_each_share(
-    url: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    database_url: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At 85%, the share of 80% is reached and that of 100% is not; repeated runs send no more."""
-    database = prepare(url)
+    database = prepare(database_url)
     each = gateway(database, receiver.url)
     with caplog.at_level(logging.WARNING):
         each.run_until(lambda: "delivered" in each.outcomes, "the webhook is delivered")
@@ -230,9 +197,9 @@ def test_one_signed_webhook_for_each_share(
     database.close()
 
 
-def test_two_processes_send_one_webhook(url: str, receiver: Receiver) -> None:
+def test_two_processes_send_one_webhook(database_url: str, receiver: Receiver) -> None:
     """Both notice the share at the same time; the database decides who stores and sends it."""
-    database = prepare(url)
+    database = prepare(database_url)
     script = (
         "import sys, threading, time\n"
         "from tests.router_service.access.test_alerts import *\n"
@@ -245,7 +212,7 @@ def test_two_processes_send_one_webhook(url: str, receiver: Receiver) -> None:
     )
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", script, url, receiver.url],
+            [sys.executable, "-c", script, database_url, receiver.url],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for _ in range(2)
@@ -273,12 +240,14 @@ def test_two_processes_send_one_webhook(url: str, receiver: Receiver) -> None:
     database.close()
 
 
-def test_failed_webhooks_are_retried_with_the_same_id(url: str, receiver: Receiver) -> None:
+def test_failed_webhooks_are_retried_with_the_same_id(
+    database_url: str, receiver: Receiver
+) -> None:
     """After an error and a redirect, which is not followed, a restarted process tries again.
 
     The pauses double, and a receiver recognizes the repeated request by its id.
     """
-    database = prepare(url)
+    database = prepare(database_url)
     receiver.statuses = [500, 307]
     first = gateway(database, receiver.url)
     first.run_until(lambda: "failed" in first.outcomes, "the first attempt has failed")
@@ -289,7 +258,7 @@ def test_failed_webhooks_are_retried_with_the_same_id(url: str, receiver: Receiv
     assert 3 < row.next_attempt_s - time.time() <= 5
     first.alerts.close()
 
-    restarted = gateway(Database(url), receiver.url)
+    restarted = gateway(Database(database_url), receiver.url)
     restarted.run()
     assert len(receiver.received) == 1  # it is not due
     hurry(database)
@@ -306,16 +275,33 @@ def test_failed_webhooks_are_retried_with_the_same_id(url: str, receiver: Receiv
     database.close()
 
 
-def test_trickling_receiver_fails_at_the_deadline(tmp_path: Path, receiver: Receiver) -> None:
-    """Bytes that arrive now and then do not extend a delivery, so later alerts are sent."""
+def test_a_refusal_counts_as_the_end_of_the_budget(tmp_path: Path) -> None:
+    """A budget never reaches exactly 100%, because the last request must fit into it.
+
+    Only the budget that is nearly spent counts, and not that of a key with money left.
+    """
     database = prepare(f"sqlite:///{tmp_path / 'test.db'}")
-    with trickling() as slow_url:
-        each = gateway(database, slow_url)
-        each.run_until(lambda: "failed" in each.outcomes, "the slow delivery has failed")
-    hurry(database)
-    again = gateway(database, receiver.url)
-    again.run_until(lambda: "delivered" in again.outcomes, "the alert is delivered")
+    team = Team("crew", Limits(budget=MONTH))
+    key = Key("worker", team=team, limits=KEY.limits)
+    states = State(spent_usd=10.0), State(subject="team:crew", spent_usd=99.7)
+    each = gateway(database, None, *states)
+    each.run(key)
+    each.alerts.refused(key)
+    each.run(None)
+    with database.read() as connection:
+        rows = connection.execute(select(alerts.c.subject, alerts.c.share)).all()
+    assert sorted(map(tuple, rows)) == [("team:crew", 0.8), ("team:crew", 1.0)]
     database.close()
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_c2hvcnQ=", "whsec_!!", "secret"])
+def test_secrets_must_be_long_and_in_base64(secret: str) -> None:
+    """The error does not quote the secret, and an address needs one."""
+    with pytest.raises(ValidationError) as caught:
+        BudgetSettings(webhook_url="https://example.com/hook", webhook_secret=SecretStr(secret))
+    assert "24 to 64 bytes" in str(caught.value)
+    with pytest.raises(ValidationError, match="needs webhook_secret"):
+        BudgetSettings(webhook_url="https://example.com/hook")
 
 
 def test_attempts_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -346,64 +332,3 @@ def test_without_a_webhook_the_log_and_the_metric_say_it(tmp_path: Path) -> None
     assert later.outcomes == []
     assert attempts(database) == 0
     database.close()
-
-
-def test_a_refusal_counts_as_the_end_of_the_budget(tmp_path: Path) -> None:
-    """A budget never reaches exactly 100%, because the last request must fit into it.
-
-    Only the budget that is nearly spent counts, and not that of a key with money left.
-    """
-    database = prepare(f"sqlite:///{tmp_path / 'test.db'}")
-    team = Team("crew", Limits(budget=MONTH))
-    key = Key("worker", team=team, limits=KEY.limits)
-    states = State(spent_usd=10.0), State(subject="team:crew", spent_usd=99.7)
-    each = gateway(database, None, *states)
-    each.run(key)
-    each.alerts.refused(key)
-    each.run(None)
-    with database.read() as connection:
-        rows = connection.execute(select(alerts.c.subject, alerts.c.share)).all()
-    assert sorted(map(tuple, rows)) == [("team:crew", 0.8), ("team:crew", 1.0)]
-    database.close()
-
-
-def test_an_alert_of_a_removed_budget_is_dropped(tmp_path: Path, receiver: Receiver) -> None:
-    """It would have nothing to say."""
-    database = prepare(f"sqlite:///{tmp_path / 'test.db'}")
-    receiver.statuses = [500]
-    each = gateway(database, receiver.url)
-    each.run_until(lambda: "failed" in each.outcomes, "the first attempt has failed")
-    with database.write() as connection:
-        connection.execute(update(keys).values(budget_nusd=None, budget_period=None))
-    hurry(database)
-    each.run()
-    with database.read() as connection:
-        assert connection.execute(select(alerts.c.sent_s)).scalar_one() is not None
-    assert len(receiver.received) == 1
-    database.close()
-
-
-@pytest.mark.parametrize("secret", ["whsec_", "whsec_c2hvcnQ=", "whsec_!!", "secret"])
-def test_secrets_must_be_long_and_in_base64(secret: str) -> None:
-    """The error does not quote the secret, and an address needs one."""
-    with pytest.raises(ValidationError) as caught:
-        BudgetSettings(webhook_url="https://example.com/hook", webhook_secret=SecretStr(secret))
-    assert "24 to 64 bytes" in str(caught.value)
-    with pytest.raises(ValidationError, match="needs webhook_secret"):
-        BudgetSettings(webhook_url="https://example.com/hook")
-
-
-def test_forecast_of_the_end() -> None:
-    """At the pace of the period so far, the budget ends before its period, or lasts."""
-    day = 24 * 3600.0
-
-    def ends_days(spent_usd: float, resets_s: float | None = 30 * day) -> float | None:
-        found = MONTH.ends_by_s(spent_usd, 0.0, resets_s, 20 * day)
-        return None if found is None else found / day
-
-    assert ends_days(80.0) == pytest.approx(25)
-    assert ends_days(60.0) is None
-    assert ends_days(60.0, None) == pytest.approx(20 * 5 / 3)
-    assert ends_days(100.0) == 20
-    assert ends_days(0.0) is None
-    assert ends_days(0.001, None) is None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.access.key import Key, Limits, Team
+from router_service.access.key import Key, Limits
 from router_service.access.limits import (
     IncomingRequest,
     LimitKind,
@@ -23,23 +23,13 @@ from router_service.store.backends import Correction, LimitDemand, open_backend
 from router_service.store.memory import MemoryLimits
 from router_service.store.parent_process import serve_workers
 from router_service.store.shared_limits import SharedLimits
+from tests.clock import Clock
 from tests.records import make_record
 from tests.router_service.store.conftest import LIMITS
 from tests.serving import wait_for_async
 
 TOKENS = {"prompt_tokens": 100, "completion_tokens": 50}
 RECORD = make_record(**TOKENS)
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
 
 
 class Requests:
@@ -52,12 +42,10 @@ class Requests:
         self.limits = RateLimits(store, self.refused.append)
         self._sent = 0
 
-    def send(
-        self, key: Key, size_bytes: int = 400, path: str = "/chat/completions"
-    ) -> tuple[IncomingRequest, TakenLimits | None]:
+    def send(self, key: Key, size_bytes: int = 400) -> tuple[IncomingRequest, TakenLimits | None]:
         """Admit a request, and return it with what it has taken; raises AdmissionError."""
         self._sent += 1
-        request = IncomingRequest(f"dec_{self._sent}", key, path, size_bytes)
+        request = IncomingRequest(f"dec_{self._sent}", key, "/chat/completions", size_bytes)
         return request, asyncio.run(self.limits.admit(request))
 
     def end(
@@ -77,21 +65,14 @@ def tokens_left(sent: tuple[IncomingRequest, TakenLimits | None]) -> int:
     return int(dict(sent[1].headers)[b"x-ratelimit-remaining-tokens"])
 
 
-def limited(
-    name: str = "ci",
-    team: Limits | None = None,
-    requests_per_minute: int | None = None,
-    tokens_per_minute: int | None = None,
-    parallel_requests: int | None = None,
-) -> Key:
-    """Return a key with limits."""
-    limits = Limits(requests_per_minute, tokens_per_minute, parallel_requests)
-    return Key(name, limits=limits, team=None if team is None else Team("all", team))
+def limited(tokens_per_minute: int) -> Key:
+    """Return a key with a limit of tokens."""
+    return Key("ci", limits=Limits(tokens_per_minute=tokens_per_minute))
 
 
 def test_tokens_are_replaced_by_those_that_were_used() -> None:
     """What was estimated too high is given back, and what was too low is added."""
-    requests, key = Requests(), limited(tokens_per_minute=6000)
+    requests, key = Requests(), limited(6000)
     sent = requests.send(key)
     assert tokens_left(sent) == 6000 - (400 // 4 + 256)
     requests.end(sent)
@@ -116,7 +97,7 @@ def test_only_known_tokens_are_corrected(changes: dict[str, int | None], used: i
 
     An answer without counts, such as speech, keeps the estimate.
     """
-    requests, key = Requests(), limited(tokens_per_minute=60_000)
+    requests, key = Requests(), limited(60_000)
     requests.end(requests.send(key), make_record(**(TOKENS | changes)))
     after = requests.send(key)
     assert after[1] is not None
@@ -138,7 +119,7 @@ def test_tokens_of_all_candidates_count(is_accepted: bool) -> None:
         )
         for arm in "abc"
     )
-    requests, key = Requests(), limited(tokens_per_minute=60_000)
+    requests, key = Requests(), limited(60_000)
     requests.end(requests.send(key), replace(RECORD, answers=candidates))
     after = requests.send(key)
     assert after[1] is not None
@@ -147,7 +128,7 @@ def test_tokens_of_all_candidates_count(is_accepted: bool) -> None:
 
 def test_a_request_beyond_the_whole_limit_is_admitted_if_nothing_is_used() -> None:
     """It could never succeed otherwise; later requests wait until it is paid back."""
-    requests, key = Requests(), limited(tokens_per_minute=1000)
+    requests, key = Requests(), limited(1000)
     sent = requests.send(key, 8000)
     with pytest.raises(AdmissionError) as caught:
         requests.send(key, 8000)
@@ -171,25 +152,6 @@ def test_estimates_follow_what_a_key_uses() -> None:
         usual.learn(4_000_000, 1500)
     assert usual.estimate(4_000_000) < 20_000
     assert usual.estimate(0) >= 1
-
-
-def test_slots_are_free_when_requests_end() -> None:
-    """The limits of the key and of its team hold at the same time."""
-    requests = Requests()
-    team = Limits(parallel_requests=3)
-    one, other = (limited(name, team, parallel_requests=2) for name in ("one", "other"))
-    held = [requests.send(key) for key in (one, one, other)]
-    with pytest.raises(AdmissionError, match="the key 'one' may have 2 requests") as caught:
-        requests.send(one)
-    assert (caught.value.kind, caught.value.retry_after_s) == ("requests", 1.0)
-    with pytest.raises(AdmissionError, match="the team 'all' may have 3 requests"):
-        requests.send(other)
-    requests.end(held[0])
-    held[0] = requests.send(other)
-    for sent in held:
-        requests.end(sent)
-    for key in (one, other, one):
-        requests.end(requests.send(key))
 
 
 class RemoteStore:

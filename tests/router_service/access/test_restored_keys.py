@@ -7,16 +7,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 
 from router_service.access.accounts import Accounts
 from router_service.access.key import Limits, Permission, Team
 from router_service.access.keyring import KeyRing, StoredKeys
 from router_service.access.specs import NewKey, NewTeam, TeamChange
-from router_service.core.errors import DatabaseError
 from router_service.database.engine import Database
 from router_service.database.schema import keys, state
-from tests.postgresql import PostgreSQLServer
 
 
 @pytest.mark.parametrize("history", ["same number", "lower number", "higher number", "own number"])
@@ -57,39 +55,6 @@ def test_database_with_another_history_replaces_what_is_known(tmp_path: Path, hi
     assert [key.name if key else None for key in found] == ["kept", None, "new"]
     assert found[0] is not None
     assert found[0].team == Team("crew", Limits(requests_per_minute=7))
-    database.close()
-
-
-@pytest.mark.parametrize("is_away", [False, True])
-def test_restored_server_replaces_what_is_known(
-    postgresql: PostgreSQLServer, is_away: bool
-) -> None:
-    """The tables of a restored backup are noticed, and so are rows if the server was away."""
-    url = postgresql.create()
-    database, stored = Database(url), StoredKeys()
-    database.prepare()
-    accounts, ring = Accounts(database), KeyRing([], stored)
-    accounts.create_key(NewKey(name="ops", is_admin=True))
-    old = accounts.create_key(NewKey(name="old")).secret
-    stored.refresh(database)
-    with database.write() as connection:
-        connection.execute(delete(keys).where(keys.c.name == "old"))
-        connection.execute(update(state).values(value=1))
-        if not is_away:
-            connection.exec_driver_sql(
-                "CREATE TABLE rows AS TABLE keys; TRUNCATE keys; INSERT INTO keys TABLE rows"
-            )
-    if is_away:
-        away = Database(f"{url}-missing")
-        with pytest.raises(DatabaseError):
-            stored.refresh(away)
-        away.close()
-    new = accounts.create_key(NewKey(name="new")).secret
-    stored.refresh(database)
-    assert [ring.find(each.encode(), Permission.CALL) is not None for each in (old, new)] == [
-        False,
-        True,
-    ]
     database.close()
 
 

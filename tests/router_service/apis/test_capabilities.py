@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 import pytest
 
 from router_service.apis.capabilities import (
-    BYTES_PER_TOKEN,
     Capabilities,
     Feature,
     Requirements,
@@ -21,7 +19,6 @@ from tests.bodies import ASK, TOOLS
 
 CHAT = "/chat/completions"
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
-FILE = {"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
 
 
@@ -39,26 +36,16 @@ ASKED: list[tuple[dict[str, Any], set[Feature]]] = [
         {Feature.TOOLS, Feature.TOOL_CHOICE},
     ),
     (
-        {
-            "tools": TOOLS,
-            "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}},
-        },
-        {Feature.TOOLS},
-    ),
-    (
         {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "required"}},
         {Feature.TOOLS, Feature.TOOL_CHOICE},
     ),
-    ({"tools": TOOLS, "parallel_tool_calls": True}, {Feature.TOOLS, Feature.PARALLEL_TOOL_CALLS}),
     (
         {"functions": [{"name": "f"}], "function_call": {"name": "f"}},
         {Feature.TOOLS, Feature.TOOL_CHOICE},
     ),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, {Feature.IMAGES}),
-    ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, {Feature.AUDIO}),
     ({"response_format": SCHEMA}, {Feature.JSON_SCHEMA}),
     ({"n": 2}, {Feature.SEVERAL_CHOICES}),
-    ({"logprobs": True}, {Feature.LOGPROBS}),
     ({"n": "2", "tools": None, "response_format": "x", "tool_choice": 3}, set()),
 ]
 
@@ -68,39 +55,6 @@ def test_requirements_of_a_chat_request(fields: dict[str, Any], features: set[Fe
     """Only features that a request asks for explicitly are required."""
     body = {"messages": ASK} | fields
     assert requirements(body).features == {apis.CHAT.title, *features}
-
-
-def test_requirements_of_a_responses_request() -> None:
-    """The Responses API's names for images, files and formats are read too."""
-    body = {
-        "input": [
-            {"role": "user", "content": [{"type": "input_image", "image_url": "https://h/x"}]},
-            {"type": "function_call_output", "call_id": "c", "output": [FILE]},
-        ],
-        "text": {"format": {"type": "json_schema", "name": "s", "schema": {}}},
-        "tools": [{"type": "function", "name": "f"}],
-        "tool_choice": {"type": "function", "name": "f"},
-        "max_output_tokens": 99,
-    }
-    found = requirements(body, apis.RESPONSES.title)
-    assert found.output_tokens == 99
-    assert found.features == {
-        apis.RESPONSES.title,
-        Feature.IMAGES,
-        Feature.FILES,
-        Feature.JSON_SCHEMA,
-        Feature.TOOLS,
-        Feature.TOOL_CHOICE,
-    }
-
-
-def test_the_estimate_counts_only_text_and_tools() -> None:
-    """An image's bytes are not counted. Text, calls and the tools' JSON are."""
-    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "ä" * 50}, IMAGE]}]}
-    assert requirements(body).input_tokens == 100 // BYTES_PER_TOKEN
-    with_tools = requirements(body | {"tools": TOOLS})
-    assert with_tools.input_tokens == (100 + len(orjson.dumps(TOOLS))) // BYTES_PER_TOKEN
-    assert with_tools.tools == 1
 
 
 @pytest.mark.parametrize(
@@ -120,12 +74,3 @@ def test_unmet_requirements_are_described(known: dict[str, Any], missing: tuple[
     """A request at the limit is served. Beyond it, each reason is named with its number."""
     asked = Requirements(100, 50, 3, frozenset({Feature.IMAGES, Feature.TOOLS}))
     assert Capabilities.model_validate(known).lacks(asked) == missing
-
-
-def test_only_the_length_is_too_long() -> None:
-    """A shorter input does not help a model that also lacks a feature."""
-    long = Requirements(input_tokens=100, features=frozenset({Feature.IMAGES}))
-    assert Capabilities(context_window_tokens=10).excess_tokens(long) == 90
-    blind = Capabilities(context_window_tokens=10, unsupported=frozenset({Feature.IMAGES}))
-    assert blind.excess_tokens(long) is None
-    assert Capabilities(context_window_tokens=1000).excess_tokens(long) is None

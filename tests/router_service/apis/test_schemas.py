@@ -8,9 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.apis.api import Target
 from router_service.apis.conversation import Json
-from router_service.apis.request_translation import read_request
 from router_service.apis.schemas import (
     CLAUDES,
     OPENAIS,
@@ -18,9 +16,6 @@ from router_service.apis.schemas import (
     object_schema,
     structured,
 )
-from tests import apis
-from tests.apis import UpstreamApi
-from tests.router_service.apis.test_requests import chat, messages
 
 TEXT: Json = {"type": "string"}
 NUMBER: Json = {"type": "number"}
@@ -97,46 +92,6 @@ def test_properties_of_alternatives_are_on_top(schema: Json, expected: dict[str,
     assert {
         name: value for name, value in made.items() if name != "$defs" or "$defs" in expected
     } == expected
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        Target(apis.MESSAGES, "claude-haiku-4-5", "anthropic"),
-        Target(apis.CONVERSE, "us.anthropic.claude-haiku-4-5", "bedrock"),
-        Target(apis.CHAT, "gpt-5", "openai"),
-        Target(apis.RESPONSES, "gpt-5", "openai"),
-        Target(apis.CHAT, "qwen"),
-    ],
-    ids=lambda target: str(target.api),
-)
-def test_every_target_gets_an_object(target: Target) -> None:
-    """Tools with alternatives, and without parameters, are objects in every API."""
-    tools: list[Json] = [
-        {"type": "function", "function": {"name": "a", "parameters": {"anyOf": [CITY, PLACE]}}},
-        {"type": "function", "function": {"name": "b"}},
-    ]
-    client: tuple[dict[str, Json], Any] = (chat(tools=tools), apis.CHAT)
-    if target.api is apis.CHAT:
-        own = [
-            {"name": t["function"]["name"], "input_schema": t["function"].get("parameters", {})}
-            for t in tools
-        ]
-        client = (messages(tools=own), apis.MESSAGES)
-    body = target.api.write_request(read_request(*client), target)
-    found = [*schemas_of_tools(body, target.api)]
-    assert found == [MERGED, {"type": "object", "properties": {}}]
-
-
-def schemas_of_tools(body: dict[str, Any], api: UpstreamApi) -> Iterator[Json]:
-    """Yield the schemas of a body's tools."""
-    for tool in body["toolConfig"]["tools"] if api is apis.CONVERSE else body["tools"]:
-        if api is apis.CONVERSE and "toolSpec" in tool:
-            yield tool["toolSpec"]["inputSchema"]["json"]
-        elif api is apis.MESSAGES:
-            yield tool["input_schema"]
-        elif api is not apis.CONVERSE:
-            yield tool.get("function", tool)["parameters"]
 
 
 RICH: dict[str, Any] = {

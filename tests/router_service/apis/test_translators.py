@@ -24,9 +24,9 @@ def sdks() -> Sdks:
     return Sdks()
 
 
-def translator(source: UpstreamApi, target: Api, request: Request = REQUEST) -> AnswerTranslator:
+def translator(source: UpstreamApi, target: Api) -> AnswerTranslator:
     """Return a translator of one answer."""
-    return AnswerTranslator(source, target, request, model="gpt-x", created_s=1_700_000_000)
+    return AnswerTranslator(source, target, REQUEST, model="gpt-x", created_s=1_700_000_000)
 
 
 def stream(translated: AnswerTranslator, sent: list[dict[str, Any]]) -> bytes:

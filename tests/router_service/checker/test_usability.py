@@ -26,12 +26,6 @@ RESPONSES_REQUEST: Json = {
     "input": "Weather in Oslo?",
     "tools": [{"type": "function", "name": "get_weather", "parameters": CITY}],
 }
-MESSAGES_REQUEST: Json = {
-    "model": "m",
-    "max_tokens": 100,
-    "messages": [{"role": "user", "content": "Weather in Oslo?"}],
-    "tools": [{"name": "get_weather", "input_schema": CITY}],
-}
 ARGUMENTS = "arguments that are not one JSON object"
 NOT_OFFERED = "which the request does not offer"
 EMPTY = "neither text nor calls"
@@ -50,11 +44,6 @@ def chat(finish_reason: str | None = None, **message: Json) -> Json:
 def response(*output: Json, **fields: Json) -> Json:
     """Return an answer of Responses."""
     return {"object": "response", "id": "r", "status": "completed", "output": output, **fields}
-
-
-def anthropic(*content: Json, stop_reason: str = "end_turn") -> Json:
-    """Return an answer of Messages."""
-    return {"type": "message", "id": "m", "content": [*content], "stop_reason": stop_reason}
 
 
 def terms_of(request: Json) -> AnswerTerms | None:
@@ -122,6 +111,7 @@ ONE_OF_TWO = {
     [
         ({}, "forecast", "{}", NOT_OFFERED),
         ({"tools": []}, "get_weather", "{}", NOT_OFFERED),
+        ({"tool_choice": "none"}, "get_weather", '{"city":"Oslo"}', NOT_OFFERED),
         ({"tools": None, "functions": [{"name": "old"}]}, "old", "{}", ""),
         ({"tools": [{"function": {"name": "a.b"}}]}, "a_b", "{}", ""),
         ({"tools": [{"function": {"name": LONG}}]}, portable_name(LONG), "{}", ""),
@@ -141,23 +131,6 @@ def test_only_offered_functions_can_be_called(
     assert problem in found if problem else not found
 
 
-def test_calls_are_told_apart_whatever_ids_they_have() -> None:
-    """Several whole calls without ids, or streamed calls with the same index, are several calls."""
-    calls = [{"function": {"name": "get_weather", "arguments": '{"city":"Oslo"}'}}] * 2
-    assert problem_of(chat(tool_calls=calls)) == ""
-    assert problem_of(chat(tool_calls=[call({"city": "Oslo"})])) == ""
-    assert ARGUMENTS in problem_of(chat(tool_calls=[call(["Oslo"])]))
-    record = APIS.named("chat").record()
-    for identifier in ("a", "b"):
-        part = {"index": 0, **call('{"city":"Oslo"}'), "id": identifier}
-        record.feed({"choices": [{"delta": {"tool_calls": [part]}}]})
-    answer = record.answer()
-    assert answer is not None
-    assert [each.id for each in answer.calls] == ["a", "b"]
-    assert all(each.has_object for each in answer.calls)
-
-
-REASONING = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
 NO_TOOLS = {"tools": None}
 
 
@@ -185,48 +158,3 @@ def test_answer_has_text_or_calls(
 ) -> None:
     """White space and reasoning are no text; a refusal is, and so is what a client asked for."""
     assert (EMPTY in problem_of(answer, REQUEST | request_fields)) is is_empty
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_empty"),
-    [
-        (response(REASONING), True),
-        (response({"type": "message", "content": [{"type": "refusal", "refusal": "No"}]}), False),
-        (response({"type": "web_search_call", "id": "w"}), False),
-        (response(status="incomplete"), True),
-        (
-            response(status="incomplete", incomplete_details={"reason": "content_filter"}),
-            False,
-        ),
-        (anthropic({"type": "text", "text": ""}, {"type": "thinking", "thinking": "Hm."}), True),
-        (anthropic(stop_reason="refusal"), False),
-        (anthropic({"type": "server_tool_use", "name": "web_search", "input": {}}), False),
-    ],
-)
-def test_answers_of_other_apis_have_text_or_calls(answer: Json, is_empty: bool) -> None:
-    """Responses and Messages say in their own words that an answer is empty, or why it may be."""
-    request = RESPONSES_REQUEST if "output" in answer else MESSAGES_REQUEST
-    assert (EMPTY in problem_of(answer, request)) is is_empty
-
-
-@pytest.mark.parametrize("value", ['{"city":', ["Oslo"], None, 7])
-def test_input_of_messages_is_an_object(value: Json) -> None:
-    """A block whose input is no object cannot be used, whole or streamed."""
-    block = {"type": "tool_use", "id": "1", "name": "get_weather", "input": value}
-    assert ARGUMENTS in problem_of(anthropic(block), MESSAGES_REQUEST)
-    record = APIS.named("messages").record()
-    record.feed({"type": "content_block_start", "index": 0, "content_block": block | {"input": {}}})
-    delta = {"type": "input_json_delta", "partial_json": json.dumps(value)[:-1] + "{"}
-    record.feed({"type": "content_block_delta", "index": 0, "delta": delta})
-    answer, terms = record.answer(), terms_of(MESSAGES_REQUEST)
-    assert terms is not None
-    assert ARGUMENTS in str(why_unusable(answer, terms))
-
-
-def test_answers_that_are_not_whole_are_not_judged() -> None:
-    """A request for several choices or for a background job has no single answer to judge."""
-    assert terms_of(REQUEST | {"n": 2}) is None
-    assert terms_of(RESPONSES_REQUEST | {"background": True}) is None
-    terms = terms_of(REQUEST)
-    assert terms is not None
-    assert why_unusable(None, terms) is None  # too large to be kept

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from router_service.core.reasons import ROUTER_REASONS, Reason
-from router_service.policies.registry import POLICIES
+from router_service.core.reasons import Reason
 
 CONCEPTS = Path(__file__).parents[3] / "docs/concepts.md"
 
@@ -15,9 +14,3 @@ def test_every_reason_is_documented() -> None:
     """The table of reasons in the documentation has every reason, and no other."""
     section = CONCEPTS.read_text().partition("## Reasons")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(Reason)
-
-
-def test_every_reason_of_the_router_belongs_to_it_or_to_a_policy() -> None:
-    """No policy gives a reason that the router gives for every policy."""
-    of_policies = {reason for policy in POLICIES.values() for reason in policy.reasons}
-    assert of_policies.isdisjoint(ROUTER_REASONS)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
-from router_service.core.errors import DatabaseError
 from router_service.database.background import ANSWER_S, DatabaseThread
 from router_service.database.engine import Database
-from router_service.database.schema import state
 from tests.serving import wait_for
 
 
@@ -35,13 +31,6 @@ def worker(path: Path, errors: list[str]) -> Iterator[DatabaseThread]:
     thread = DatabaseThread(Database(f"sqlite:///{path}"), errors.append)
     yield thread
     thread.close()
-
-
-def read_value(database: Database) -> int:
-    """Return the stored number."""
-    with database.read() as connection:
-        found: int = connection.execute(select(state.c.value)).scalar_one()
-    return found
 
 
 def test_jobs_run_regularly_and_a_last_time(worker: DatabaseThread) -> None:
@@ -73,58 +62,6 @@ def test_defect_of_a_job_does_not_end_the_others(
     worker.start()
     wait_for(lambda: len(counted) > 20, "the other one runs")
     assert caplog.text.count("job=broken") == 1
-
-
-def test_outage_is_logged_counted_and_over(
-    worker: DatabaseThread, path: Path, errors: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first failure and the recovery are logged, each failure is counted, and time is kept."""
-    read: list[int] = []
-    worker.every(0.01, "reading", lambda database: read.append(read_value(database)))
-    worker.start()
-    assert worker.unreachable_s == 0
-    away = path.with_name("away.db")
-    with caplog.at_level(logging.WARNING):
-        path.rename(away)
-        wait_for(lambda: worker.failure, "the failure is noticed")
-        first_s, failure = worker.unreachable_s, worker.failure
-        assert first_s > 0
-        assert failure
-        assert "deleted" in failure.problem
-        assert worker.failure is not failure, "an error collects the places where it is raised"
-        wait_for(lambda: len(errors) > 1, "it is tried again")
-        assert set(errors) == {"open"}
-        assert worker.unreachable_s > first_s
-        away.rename(path)
-        wait_for(lambda: worker.failure is None, "it works again")
-    assert worker.unreachable_s == 0
-    assert caplog.text.count("the database cannot be used") == 1
-    assert caplog.text.count("the database can be used again") == 1
-
-
-def test_database_that_can_only_be_read_counts_as_unreachable(
-    worker: DatabaseThread, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If only writing fails, as with a full disk, reading goes on, and the outage lasts."""
-    read: list[int] = []
-    is_full = threading.Event()
-
-    def write(database: Database) -> None:
-        if is_full.is_set():
-            raise DatabaseError("write", database.place, "database or disk is full")
-
-    worker.every(0.01, "reading", lambda database: read.append(read_value(database)))
-    worker.every(0.01, "writing", write)
-    worker.every(0.01, "reading too", lambda database: read.append(read_value(database)))
-    worker.start()
-    is_full.set()
-    wait_for(lambda: worker.unreachable_s > 1.5, "the outage lasts")
-    before = len(read)
-    wait_for(lambda: len(read) > before + 20, "both readers continue")
-    assert caplog.text.count("the database cannot be used") == 1
-    assert "can be used again" not in caplog.text
-    is_full.clear()
-    wait_for(lambda: worker.failure is None, "the outage is over")
 
 
 def test_database_that_does_not_answer_counts_as_unreachable(worker: DatabaseThread) -> None:

@@ -15,13 +15,12 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import text
 
 from router_service.core.errors import ConfigError, DatabaseError
 from router_service.database import postgresql as limits
-from router_service.database.engine import Database, check_database_address
+from router_service.database.engine import Database
 from router_service.database.postgresql import TimeLimitedConnection
-from router_service.database.schema import state
 from tests.postgresql import PostgreSQLServer
 from tests.router_service.database.counting import add, revision
 
@@ -69,17 +68,9 @@ def in_processes(count: int, code: str, address: str) -> list[str]:
     return outputs
 
 
-def test_gateways_that_start_together_create_the_tables_once(address: str) -> None:
-    """Of four processes that start at the same time, one creates the tables, and all can write."""
-    outputs = in_processes(4, "database.prepare()\nadd(database)", address)
-    assert sum("created the database" in output for output in outputs) == 1
-    with closing(Database(address)) as database:
-        assert revision(database) == 4
-
-
-def test_processes_and_threads_take_turns(address: str) -> None:
+def test_processes_and_threads_take_turns(database_url: str) -> None:
     """No change is lost, and none fails, if three processes with three threads each write."""
-    with closing(Database(address)) as database:
+    with closing(Database(database_url)) as database:
         database.prepare()
     code = """
         import threading
@@ -90,33 +81,9 @@ def test_processes_and_threads_take_turns(address: str) -> None:
         for each in threads: each.start()
         for each in threads: each.join()
     """
-    in_processes(3, code, address)
-    with closing(Database(address)) as database:
+    in_processes(3, code, database_url)
+    with closing(Database(database_url)) as database:
         assert revision(database) == 90
-
-
-def test_reading_sees_one_state(database: Database) -> None:
-    """What another connection changes while one reads is invisible to it."""
-    database.prepare()
-    with database.read() as connection:
-        assert connection.execute(select(state.c.value)).scalar_one() == 0
-        add(database)
-        assert connection.execute(select(state.c.value)).scalar_one() == 0
-    assert revision(database) == 1
-
-
-def test_failed_block_changes_nothing(database: Database) -> None:
-    """If the block of `write` raises an error, nothing of it is stored."""
-    database.prepare()
-
-    def change() -> None:
-        with database.write() as connection:
-            connection.execute(update(state).values(value=1))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        change()
-    assert revision(database) == 0
 
 
 @pytest.mark.parametrize("password", PASSWORDS)
@@ -166,35 +133,6 @@ def test_password_that_is_not_encoded_is_never_shown(
     assert database.place == f"postgresql://127.0.0.1:{postgresql.port}/postgres"
 
 
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("mysql://h/n", "must start with"),
-        ("postgresql://", "must start with"),
-        ("postgresql://h", "names no database"),
-        ("postgresql://h:99999/n", "not a valid address"),
-        ("postgresql://h/n#x", "names no database"),
-        ("postgresql://[::1/n", "not a valid address"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:////", "names no file"),
-        ("sqlite:///:memory:", "names no file"),
-    ],
-)
-def test_invalid_address_is_refused(url: str, problem: str) -> None:
-    """The error says what is wrong."""
-    with pytest.raises(ValueError, match=problem):
-        check_database_address(url)
-
-
-@pytest.mark.parametrize("name", ["a?b=c.db", "a%20b.db", "ä b.db", "#1.db"])
-def test_file_has_the_name_of_the_address(tmp_path: Path, name: str) -> None:
-    """The path of an SQLite file is not decoded, whatever characters it has."""
-    with closing(Database(f"sqlite:///{tmp_path / name}")) as database:
-        database.prepare()
-    assert {path.name for path in tmp_path.iterdir()} == {name}
-    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-
-
 def test_frozen_server_is_noticed(
     server: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,20 +147,6 @@ def test_frozen_server_is_noticed(
             revision(database)
         assert time.monotonic() - started_s < 8
         server.thaw()
-        assert revision(database) == 0
-
-
-def test_restarted_server_is_used_at_once(server: PostgreSQLServer) -> None:
-    """After a restart of the server, no read fails because of connections that it has closed."""
-    with closing(Database(server.create())) as database:
-        database.prepare()
-        server.stop()
-        with pytest.raises(DatabaseError, match=r"cannot open .*refused"):
-            revision(database)
-        server.start()
-        assert revision(database) == 0
-        server.stop()
-        server.start()
         assert revision(database) == 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,19 +16,16 @@ from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import PROBABILITIES, FakeRouter
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import Sandbox, served
 
 ADMIN, CLIENT = new_key(), new_key()
 KEYS = KeySettings(api={"configured": SecretStr(hashed(CLIENT))}, admin=SecretStr(hashed(ADMIN)))
 
 
 @contextmanager
-def gateway(
-    sandbox: Sandbox, database_url: str | None = None, keys: KeySettings = KEYS
-) -> Iterator[httpx.Client]:
-    """Serve a gateway with this database, or one in memory; yield a client with the admin key."""
-    url = None if database_url is None else SecretStr(database_url)
-    changes = {"keys": keys, "database": DatabaseSettings(url=url)}
+def gateway(sandbox: Sandbox, keys: KeySettings = KEYS) -> Iterator[httpx.Client]:
+    """Serve a gateway with a database in memory; yield a client with the admin key."""
+    changes = {"keys": keys, "database": DatabaseSettings()}
     settings = Settings.sandbox(sandbox.base_url, list(PROBABILITIES)).model_copy(update=changes)
     headers = {"authorization": f"Bearer {ADMIN}"}
     with (
@@ -105,18 +101,6 @@ def test_answers_of_the_admin_api_are_stored_nowhere(admin: httpx.Client) -> Non
     assert {answer.headers.get("cache-control") for answer in answers} == {"no-store"}
 
 
-def test_requests_are_recorded_under_the_name_of_a_stored_key(admin: httpx.Client) -> None:
-    """The decision record of a request has the name of its key, and only this key reads it."""
-    secret = create(admin, name="recorded")["secret"]
-    other = create(admin, name="curious")["secret"]
-    response = admin.post(CHAT, json=BODY, headers={"authorization": f"Bearer {secret}"})
-    path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: admin.get(path).is_success, "the decision is recorded")
-    assert admin.get(path).json()["key"] == "recorded"
-    assert admin.get(path, headers={"authorization": f"Bearer {secret}"}).is_success
-    assert admin.get(path, headers={"authorization": f"Bearer {other}"}).status_code == 404
-
-
 @pytest.mark.parametrize("name", ["a/b?c#d", "a/../rotate", "💸 & %2F;+"])
 def test_names_in_paths_are_percent_encoded(admin: httpx.Client, name: str) -> None:
     """Every name that a key may have can be part of a path."""
@@ -158,16 +142,11 @@ def test_conflicts_and_unknown_names(admin: httpx.Client) -> None:
     [
         (b"{}", "name"),
         (b'{"name": "a\\n"}', "name"),
-        (b'{"name": "sk-1234567890"}', "name"),
-        (b'{"name": "a", "nmae": 1}', "nmae"),
         (b'{"name": "a", "requests_per_minute": "5"}', "requests_per_minute"),
         (b'{"name": "a", "budget": {"usd": -1}}', "budget.usd"),
         (b'{"name": "a", "expires": "2027-01-01T00:00:00"}', "expires"),
-        (b'{"name": "a", "expires": "9999-12-31T23:59:59-14:00"}', "expires"),
-        (b'{"name": "a", "metadata": {"x": 1}}', "metadata.x"),
         (b'{"name": "a", "budget": {"usd": NaN}}', None),
         (b'{"name": "a", "name": "b"}', "name"),
-        (b"", None),
     ],
 )
 def test_invalid_bodies_are_refused(admin: httpx.Client, body: bytes, param: str | None) -> None:
@@ -176,30 +155,6 @@ def test_invalid_bodies_are_refused(admin: httpx.Client, body: bytes, param: str
     status, _, found = error(response)
     assert (status, found) == (400, param)
     assert error(admin.get("/admin/keys/a")) == (404, "key_not_found", "name")
-
-
-def test_large_bodies_are_refused(admin: httpx.Client) -> None:
-    """A body is limited, whatever the gateway allows for requests to models."""
-    response = admin.post("/admin/keys", content=b'{"name": "' + b"x" * 200_000 + b'"}')
-    assert error(response) == (413, "request_too_large", None)
-
-
-def test_changes_are_logged_without_secrets(
-    admin: httpx.Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log says which admin key has changed what."""
-    caplog.set_level(logging.INFO, "switchcraft.accounts")
-    secret = create(admin, name="logged", owner="ana", metadata={"token": "m3tadata"})["secret"]
-    other = create(admin, name="second admin", is_admin=True)["secret"]
-    headers = {"authorization": f"Bearer {other}"}
-    rotated = admin.post("/admin/keys/logged/rotate", json={}, headers=headers).json()["secret"]
-    admin.post("/admin/keys/logged/revoke", headers=headers)
-    lines = [r.getMessage() for r in caplog.records if r.name == "switchcraft.accounts"]
-    assert lines[0] == """created a key: name='logged' by='admin' changes={"owner":"ana"}"""
-    assert "rotated a key: name='logged' by='second admin'" in lines[2]
-    assert "revoked a key: name='logged' by='second admin'" in lines[3]
-    for hidden in (secret, other, rotated, "m3tadata"):
-        assert hidden not in caplog.text
 
 
 def test_first_key_closes_an_open_gateway(sandbox: Sandbox) -> None:
@@ -215,12 +170,3 @@ def test_first_key_closes_an_open_gateway(sandbox: Sandbox) -> None:
         assert client.get("/admin/keys").json()["total"] == 1
         client.delete("/admin/keys/ops")
         assert client.get("/admin/keys").status_code == 401, "the gateway stays closed"
-
-
-def test_other_sites_cannot_create_keys(sandbox: Sandbox) -> None:
-    """A page of another origin cannot make a browser close an open gateway."""
-    with gateway(sandbox, keys=KeySettings()) as client:
-        body = {"name": "a", "is_admin": True}
-        response = client.post("/admin/keys", json=body, headers={"origin": "http://evil.example"})
-        assert error(response) == (403, "foreign_origin", None)
-        assert client.get("/admin/keys").json()["total"] == 0

@@ -163,20 +163,6 @@ def test_attachment_of_any_size_is_found_again(text: str) -> None:
         assert without_attached(b'"%b"' % other.encode()) == b'"%b"' % other.encode()
 
 
-def test_chat_clients_keep_it_themselves(it: Peers) -> None:
-    """A turn of another API between does not lose it: that API does not get it."""
-    message = calls_of_gemini()
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
-        for call in message["tool_calls"]
-    ]
-    turns = [*ASK, message, *results]
-    body = {"messages": turns, "tools": TOOLS}
-    for model in ("large", "medium", "small"):
-        it.post("/v1/chat/completions", json.dumps(body | {"model": model}).encode())
-        assert (SIGNATURE.encode() in it.upstream.bodies[-1]) == (model == "small")
-
-
 def test_refused_attachment_is_removed(script: Script) -> None:
     """A server that does not know the field is asked again without it, and then never with it."""
     problem = b'{"error":{"message":"property \'tool_calls[0].extra_content\' is unsupported"}}'
@@ -191,3 +177,17 @@ def test_refused_attachment_is_removed(script: Script) -> None:
         assert response.status_code == 200
     sent = [b'"extra_content"' in body for _, body in script.upstream.asked]
     assert sent == [True, False, False]
+
+
+def test_chat_clients_keep_it_themselves(it: Peers) -> None:
+    """A turn of another API between does not lose it: that API does not get it."""
+    message = calls_of_gemini()
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+        for call in message["tool_calls"]
+    ]
+    turns = [*ASK, message, *results]
+    body = {"messages": turns, "tools": TOOLS}
+    for model in ("large", "medium", "small"):
+        it.post("/v1/chat/completions", json.dumps(body | {"model": model}).encode())
+        assert (SIGNATURE.encode() in it.upstream.bodies[-1]) == (model == "small")

@@ -11,10 +11,8 @@ from pydantic import SecretStr
 from starlette.routing import Route
 
 from router_service.access.accounts import Accounts
-from router_service.access.keyring import KeyRing
 from router_service.access.listening import has_stored_keys, permitted_listen_host
 from router_service.access.specs import NewKey
-from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed
 from router_service.database.engine import Database
 from router_service.http.auth import PUBLIC_PATHS, is_page_file
@@ -55,9 +53,7 @@ HEADERS = [
     {},
     bearer("wrong"),
     bearer(API[:-1]),
-    bearer(hashed(API)),
     {"authorization": f"Basic {API}"},
-    {"x-api-key": "wrong"},
     {"host": "localhost/healthz?"},
     {"x-original-url": "/healthz", "x-forwarded-for": "127.0.0.1"},
 ]
@@ -65,13 +61,10 @@ REQUESTS = [
     ("POST", CHAT),
     ("GET", "/v1/models"),
     ("GET", "/metrics"),
-    ("GET", "/openapi.json"),
     ("GET", "/admin/status"),
-    ("GET", "//"),
     ("GET", "/healthz/"),
     ("GET", "/healthz/../v1/models"),
     ("GET", "//healthz"),
-    ("GET", "/HEALTHZ"),
 ]
 
 
@@ -158,19 +151,10 @@ def test_keys_of_the_database_permit_other_machines(tmp_path: Path) -> None:
     assert not has_stored_keys(Settings(database=away))
 
 
-def test_refused_requests_are_counted_by_reason(keyed: str) -> None:
-    """The metric counts refusals by error code and contains no key."""
-    httpx.get(f"{keyed}/v1/models", headers=bearer("who-tries-this"))
-    text = httpx.get(f"{keyed}/metrics", headers=bearer(ADMIN)).text
-    assert 'switchcraft_refused_requests_total{cause="caller",reason="invalid_api_key"}' in text
-    assert "who-tries-this" not in text
-
-
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
         ({}, 200),
-        ({"host": "localhost:8080"}, 200),
         ({"host": "127.0.0.1.evil.example"}, 403),
         ({"host": "localhost@evil.example"}, 403),
         ({"host": ""}, 403),
@@ -178,7 +162,6 @@ def test_refused_requests_are_counted_by_reason(keyed: str) -> None:
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
-        ({"sec-fetch-site": "none"}, 200),
     ],
     ids=str,
 )
@@ -202,23 +185,3 @@ def test_without_keys_gateway_listens_on_loopback(
     settings = Settings(server=ServerSettings(host=host))
     assert permitted_listen_host(settings) == expected
     assert "set keys.api or general_settings.master_key" in caplog.text
-
-
-def test_weak_key_is_refused_unless_on_loopback(caplog: pytest.LogCaptureFixture) -> None:
-    """On another address, a weak key prevents startup; on loopback, it logs a warning."""
-    keys = KeySettings(api={"team-a": SecretStr("sk-1234")})
-    outside = Settings(keys=keys, server=ServerSettings(host="0.0.0.0"))
-    with pytest.raises(ConfigError, match=r"keys\.api\.team-a: .*switchcraft key") as caught:
-        permitted_listen_host(outside)
-    assert "sk-1234" not in str(caught.value)
-    assert permitted_listen_host(Settings(keys=keys)) == "127.0.0.1"
-    assert "keys.api.team-a" in caplog.text
-    strong = Settings(keys=KEYS, server=ServerSettings(host="0.0.0.0"))
-    assert permitted_listen_host(strong) == "0.0.0.0"
-
-
-def test_access_is_open_only_without_any_key() -> None:
-    """Access is open only if no key of any kind is configured."""
-    assert KeyRing.from_settings(KeySettings()).is_open
-    assert not KeyRing.from_settings(KeySettings(admin=SecretStr(ADMIN))).is_open
-    assert not KeyRing.from_settings(KeySettings(metrics=SecretStr(METRICS))).is_open

@@ -140,16 +140,3 @@ def test_answer_without_a_summary_is_a_failure(it: Peers, content: Content, stre
     response = it.post("/v1/responses", json.dumps(body).encode())
     assert "no summary" in response.text
     assert response.status_code == 502 or "response.failed" in response.text
-
-
-@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/responses"])
-def test_router_compacts_without_verification(it: Peers, path: str) -> None:
-    """The most accurate model writes the summary, and no other one is asked to confirm it."""
-    prepare(it, apis.MESSAGES)
-    is_compact = path.endswith("compact")
-    items = list(ASK) if is_compact else [*ASK, TRIGGER]
-    fields = {"model": "switchcraft", "input": items, "tools": OWN, "store": False}
-    body = json.dumps(fields).encode()
-    response = it.post(path, body)
-    assert response.headers["x-switchcraft-model"] == "large"
-    assert [item["type"] for item in response.json()["output"]] == ["compaction"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import httpx
@@ -11,11 +10,11 @@ import pytest
 
 from router_service.policies.costs import Price
 from router_service.requests.planning import POLICY_HEADER
-from router_service.settings import RiskSettings, Settings
+from router_service.settings import Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import gateway_client, metric, record_of, sandbox_settings
-from tests.serving import Sandbox, wait_for
+from tests.serving import Sandbox
 
 CALL: Any = {
     "id": "c",
@@ -75,99 +74,10 @@ def test_a_conversation_keeps_its_arm_in_a_tool_loop_and_changes_it_for_a_users_
     assert metric(http, "switchcraft_conversation_cost_usd_total") > 0
 
 
-def followed(http: httpx.Client, response: httpx.Response) -> list[str]:
-    """Return the ids of the decisions of a response's conversation, as the page gets them."""
-    decision_id = response.headers["x-switchcraft-decision-id"]
-    details = http.get(f"/ui/api/traffic/requests/{decision_id}").json()
-    found: list[str] = details["conversation"]
-    return found
-
-
-def test_decisions_of_a_conversation_can_be_followed(http: httpx.Client, sandbox: Sandbox) -> None:
-    """Each decision leads to all decisions of its conversation, also of verified requests."""
-    longer = [*ASK, {"role": "assistant", "content": "Clear."}, *ASK]
-    settings = sandbox_settings(sandbox.base_url, conversations={"enabled": True})
-    with gateway_client(settings, VerifyingRouter()) as verifying:
-        for client, policy in ((http, "economy"), (verifying, "verified")):
-            sent = [send(client, turns, policy, "followed") for turns in (ASK, longer)]
-            other = send(client, ASK, policy, "not followed")
-            ids = [each.headers["x-switchcraft-decision-id"] for each in sent]
-            conversations = {record_of(client, each)["conversation_id"] for each in sent}
-            assert len(conversations) == 1
-            assert record_of(client, other)["conversation_id"] not in conversations
-            for each in sent:
-                wait_for(partial(is_followed, client, each, ids), "both decisions are known")
-    settings = sandbox_settings(sandbox.base_url, conversations={"enabled": False})
-    with gateway_client(settings, FakeRouter()) as client:
-        alone = send(client, ASK, "economy", "alone")
-        assert record_of(client, alone)["conversation_id"] is None
-        assert followed(client, alone) == []
-
-
-def is_followed(http: httpx.Client, response: httpx.Response, ids: list[str]) -> bool:
-    """Return whether the conversation of a response has these decisions."""
-    return followed(http, response) == ids
-
-
-def test_an_arm_that_replaced_a_failed_one_does_not_stay_if_it_is_dearer(
-    http: httpx.Client, sandbox: Sandbox
-) -> None:
-    """A failure changes the arm inside a tool loop only as long as the cheaper one fails."""
-    record_of(http, send(http, ASK, "economy", "failing"))
-    step: list[Any] = [
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"role": "tool", "tool_call_id": "c", "content": "clear"},
-    ]
-    sandbox.set_faults("small", "status=500")
-    try:
-        failed = send(http, [*ASK, *step], "economy", "failing")
-    finally:
-        sandbox.set_faults("small", "")
-    assert failed.headers["x-switchcraft-reason"] == "fallback"
-    replaced_by = failed.headers["x-switchcraft-model"]
-    record_of(http, failed)
-    after = send(http, [*ASK, *step, *step], "economy", "failing")
-    assert replaced_by != "small"
-    assert after.headers["x-switchcraft-reason"] == "switched"
-    assert after.headers["x-switchcraft-model"] == "small"
-
-
 RESULT = {"role": "tool", "tool_call_id": "c", "content": "clear"}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 LOOP = [*ASK, CALLED, RESULT]
 TURN = [*LOOP, {"role": "assistant", "content": "Clear."}, *ASK]
-FAILING = [*ASK, *[CALLED, RESULT | {"content": "Error: no"}] * 2]
-STALLED = {"change_when_stalled": True}
-DEMAND = {"destructive": {"tools": ["get_weather"], "min_probability": 0.6}}
-
-
-@pytest.mark.parametrize(
-    ("changes", "risk", "messages", "policies", "told"),
-    [
-        ({}, None, LOOP, ("economy", "quality"), ("small", "sticky")),
-        ({}, None, TURN, ("economy", "quality"), ("small", "sticky")),  # a better arm costs more
-        ({}, None, FAILING, ("quality", "quality"), ("large", "sticky")),
-        (STALLED, None, FAILING, ("quality", "quality"), ("medium", "switched")),
-        ({}, DEMAND, LOOP, ("economy", "quality"), ("medium", "sticky")),
-    ],
-)
-def test_the_arm_of_a_conversation_stays_unless_the_settings_allow_a_change(
-    sandbox: Sandbox,
-    changes: dict[str, object],
-    risk: dict[str, object] | None,
-    messages: list[Any],
-    policies: tuple[str, str],
-    told: tuple[str, str],
-) -> None:
-    """A tool loop that stalls may change its arm, and risky tools keep what they demand."""
-    section: dict[str, Any] = {"conversations": {"enabled": True, **changes}}
-    if risk is not None:
-        section["risk"] = RiskSettings.model_validate(risk)
-    with gateway_client(sandbox_settings(sandbox.base_url, **section), FakeRouter()) as http:
-        record_of(http, send(http, ASK, policies[0], "s"))
-        after = send(http, messages, policies[1], "s")
-    found = (after.headers["x-switchcraft-model"], after.headers["x-switchcraft-reason"])
-    assert found == told
 
 
 @pytest.mark.parametrize(
@@ -242,11 +152,9 @@ def balanced(settings: Settings) -> Settings:
     ("model", "named"),
     [
         ("large", "x-switchcraft-session-id"),
-        ("large", "session_id"),
         ("large", "prompt_cache_key"),
         ("large", "metadata"),
         ("large", None),
-        ("switchcraft:quality", None),
         ("switchcraft:verified", None),
     ],
 )
@@ -276,10 +184,3 @@ def test_a_conversation_stays_with_one_deployment(
             seen.append(used)
     assert {len(used) for used in seen} == {1}
     assert len(set.union(*seen)) == 2
-
-
-def test_the_deployment_of_a_request_that_cannot_be_read_is_drawn(sandbox: Sandbox) -> None:
-    """The upstream judges the body of a request that names its model."""
-    with gateway_client(balanced(sandbox_settings(sandbox.base_url)), FakeRouter()) as http:
-        response = http.post(CHAT, json={"model": "large", "messages": 7})
-    assert response.headers["x-switchcraft-model"] == "large"

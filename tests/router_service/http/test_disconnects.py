@@ -58,19 +58,6 @@ def test_disconnect_cancels_the_upstream_call(
     wait_for(lambda: disconnects(http) == counted + 1, "it is counted")
 
 
-def test_disconnect_during_the_upload_calls_no_upstream(
-    http: httpx.Client, gateway_url: str, sandbox: Sandbox
-) -> None:
-    """A client that disconnects after half of its body is counted."""
-    counted, before = disconnects(http), sandbox.stats()["requests"]
-    address = urlsplit(gateway_url)
-    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
-        connection.sendall(head.encode() + b"{")
-    wait_for(lambda: disconnects(http) == counted + 1, "it is counted")
-    assert sandbox.stats()["requests"] == before
-
-
 class PausedRouter(FakeRouter):
     """Router that decides when a test allows it."""
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.serving.serve import unsupported_table
 from router_service.serving.server import open_listeners
 from router_service.settings import read_settings
 
@@ -44,28 +43,3 @@ def test_taken_port_names_the_option_the_variable_or_the_line(
         with pytest.raises(ConfigError) as caught, open_listeners(settings):
             pass
         assert str(caught.value) == f"{where}: {problem}"
-
-
-def test_settings_of_litellm_are_one_table(tmp_path: Path) -> None:
-    """A setting that several deployments have is one row, with the line of each."""
-    file = tmp_path / "gateway.yaml"
-    file.write_text(
-        "model_list:\n"
-        "  - {model_name: a, litellm_params: {model: m, api_base: 'http://h', rpm: 1}}\n"
-        "  - {model_name: b, litellm_params: {model: m, api_base: 'http://h', rpm: 1}}\n"
-        "litellm_settings:\n  ssl_verify: true\n"
-    )
-    assert unsupported_table(read_settings(file)) == [
-        {
-            "setting": "litellm_settings.ssl_verify",
-            "lines": "5",
-            "effect here": "it has no effect; certificates are always verified",
-        },
-        {
-            "setting": "model_list[].litellm_params.rpm",
-            "lines": "2, 3",
-            "effect here": (
-                "it is the deployment's share of the requests and is not enforced as a limit"
-            ),
-        },
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,11 @@ model_list:
     litellm_params: {model: openai/medium, api_base: os.environ/BASE}
     model_info: {supports_vision: false}
   - model_name: large
-    litellm_params: {model: openai/large, api_base: os.environ/BASE}
+    litellm_params:
+      model: openai/large
+      api_base: os.environ/BASE
+      reasoning_effort: high
+      extra_body: {prompt_cache_key: agents}
   - model_name: embed
     litellm_params: {model: openai/embed, api_base: os.environ/BASE}
     model_info: {input_cost_per_token: 1e-8, output_cost_per_token: 0, mode: embedding}
@@ -109,3 +114,11 @@ def test_wildcard_passes_any_model_through(http: httpx.Client, sandbox: Sandbox)
     missing = http.get("/v1/models/nothing/brand-new")
     assert missing.status_code == 404
     assert "any/*" in missing.json()["error"]["message"]
+
+
+def test_parameters_of_a_deployment_are_sent(http: httpx.Client, sandbox: Sandbox) -> None:
+    """The upstream gets what the file adds, next to the client's own fields."""
+    http.post(CHAT, json={"model": "large", "messages": ASK, "seed": 5}).raise_for_status()
+    sent = json.loads(sandbox.last_body())
+    added = (sent["reasoning_effort"], sent["prompt_cache_key"])
+    assert (*added, sent["seed"]) == ("high", "agents", 5)

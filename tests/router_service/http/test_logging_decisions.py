@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 from pydantic import SecretStr
 from starlette.applications import Starlette
@@ -18,11 +16,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from router_service.core.decision_record import LoggedDecision, LoggedEvidence, LoggedFeedback
-from router_service.settings import KeySettings, RouterSettings, ServerSettings
+from router_service.settings import KeySettings, RouterSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS, WEATHER
-from tests.fakes import FakeRouter, VerifyingRouter
+from tests.fakes import VerifyingRouter
 from tests.logs import LoggingGateway, logging_gateway
-from tests.serving import Sandbox, scripted, served, wait_for
+from tests.serving import Sandbox, served, wait_for
 
 RESPONSES = "/v1/responses"
 RESPONSES_BODY: Any = {
@@ -131,46 +129,6 @@ def test_every_routed_request_is_one_line(plain: LoggingGateway, stream: bool) -
     assert all(response.is_success for response in unrouted)
 
 
-def test_line_contains_decision_and_outcome(plain: LoggingGateway) -> None:
-    """Probabilities, costs, the artifact, tokens, times, and hashes in place of content.
-
-    Turns of a conversation have the same hash.
-    """
-    body = orjson.dumps(BODY)
-    answer = plain.http.post(CHAT, content=body)
-    line, usage = line_of(plain, answer), answer.json()["usage"]
-    assert line.request_sha256 == hashlib.sha256(body).hexdigest()
-    assert line.probabilities == FakeRouter().probabilities
-    assert set(line.expected_cost_usd) == set(line.probabilities)
-    assert (line.artifact, line.release) == ("fake", "stable")
-    tokens = (line.prompt_tokens, line.completion_tokens)
-    assert tokens == (usage["prompt_tokens"], usage["completion_tokens"])
-    assert line.actual_cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
-    assert (line.status, line.ending, line.attempts) == (200, "complete", 1)
-    assert line.answer_sha256 is not None
-    later = [*ASK, {"role": "assistant", "content": "It rains."}, {"role": "user", "content": "?"}]
-    assert line_of(plain, plain.ask(messages=later)).conversation == line.conversation
-    other = plain.ask(messages=[{"role": "user", "content": "What is the weather in Bergen?"}])
-    assert line_of(plain, other).conversation != line.conversation
-
-
-@pytest.mark.parametrize(
-    ("faults", "stream", "expected"),
-    [
-        ("status=503", False, (503, "complete", None)),
-        ("cut_after=0", False, (502, "failed", None)),
-        ("cut_after=2", True, (200, "broken", None)),
-    ],
-)
-def test_failed_answer_has_no_logged_calls(
-    plain: LoggingGateway, faults: str, stream: bool, expected: tuple[Any, ...]
-) -> None:
-    """The calls of an incomplete answer would be misleading."""
-    line = line_of(plain, plain.ask(faults, stream=stream))
-    assert (line.status, line.ending, line.calls) == expected
-    assert line.answer_sha256 is None
-
-
 @pytest.mark.parametrize("content", [False, True])
 def test_all_candidates_of_a_verified_answer_are_logged(
     sandbox: Sandbox, tmp_path: Path, content: bool
@@ -209,54 +167,6 @@ def test_content_is_logged_only_by_opt_in(plain: LoggingGateway, full: LoggingGa
     assert line.content.request["messages"] == messages
     assert line.content.request["tools"][0]["function"]["name"] == "get_weather"
     assert [call.name for call in line.content.calls or ()] == ["get_weather"]
-
-
-def answer_with(name: str, arguments: str) -> bytes:
-    """Return an upstream's HTTP answer that calls a tool."""
-    call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
-    message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    body = orjson.dumps(
-        {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
-    )
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    return head % len(body) + body
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "fits", "calls_fit"),
-    [
-        ("get_weather", '{"city": "Oslo"}', "yes", True),
-        ("get_weather", '{"town": "Oslo"}', "no", False),
-        ("send_mail", "{}", "unknown_tool", False),
-    ],
-)
-def test_calls_are_checked_against_their_schemas(
-    tmp_path: Path, name: str, arguments: str, fits: str, calls_fit: bool
-) -> None:
-    """Results are counted by model, with or without a log, unless the check is disabled."""
-    series = f'tool_calls_total{{fits="{fits}",model="medium"}}'
-    with scripted(answer_with(name, arguments)) as upstream:
-        with logging_gateway(upstream, tmp_path / "log") as gateway:
-            assert line_of(gateway, gateway.ask()).calls_fit is calls_fit
-            assert gateway.metric(series) == 1
-        with logging_gateway(upstream, tmp_path, path=None) as gateway:
-            gateway.ask()
-            wait_for(lambda: gateway.metric(series) == 1, "the call is counted")
-        with logging_gateway(upstream, tmp_path / "unchecked", check_calls=False) as gateway:
-            assert line_of(gateway, gateway.ask()).calls_fit is None
-            assert gateway.metric(series) == 0
-    assert list(tmp_path.glob("*.jsonl")) == []
-
-
-def test_unwritable_content_loses_only_its_line(full: LoggingGateway) -> None:
-    """Answers may be nested deeper than log lines. The lost line is counted; the log continues."""
-    lost = 'lost_records_total{kind="decision_log",reason="failed"}'
-    deep = '{"a":' * 400 + "1" + "}" * 400
-    decision = decided(full, "anna", user=deep)
-    wait_for(lambda: full.metric(lost, bearer()) == 1, "the line is lost")
-    assert give(full, decision, "anna", correct=True).status_code == 200
-    assert feedback_on(full, decision, 1)
-    assert full.metric('dependency_up{dependency="decision_log"}', bearer()) == 1
 
 
 def test_exploration_draws_arms_and_logs_their_propensity(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -303,25 +213,6 @@ def test_feedback_is_logged_each_time_and_counted_once(sandbox: Sandbox, tmp_pat
         assert {name: gateway.metric(name) for name in counted} == counted
 
 
-def test_expected_calls_need_content_logging(plain: LoggingGateway, full: LoggingGateway) -> None:
-    """They are logged as they were sent; an empty list means an answer without calls.
-
-    Without content logging, the error says what to configure.
-    """
-    calls = [{"name": "get_weather", "arguments": {"city": "Oslo", "unit": None}}]
-    name = decided(full, "anna")
-    assert give(full, name, "anna", expected=calls).json()["verdict"] == "expected"
-    give(full, name, "anna", expected=[])
-    first, second = feedback_on(full, name, 2)
-    assert [call.model_dump() for call in first.expected or ()] == calls
-    assert (second.expected, second.correct) == ((), None)
-    refused = give(plain, decided(plain), expected=calls)
-    error = refused.json()["error"]
-    assert (refused.status_code, error["code"]) == (400, "content_not_kept")
-    assert error["param"] == "expected"
-    assert "decision_log.content" in error["message"]
-
-
 def test_keys_can_access_only_their_own_decisions(full: LoggingGateway) -> None:
     """Another key's decisions are unknown to view and to judge; the admin key has access to all."""
     decision = decided(full, "anna")
@@ -350,17 +241,6 @@ def test_invalid_feedback_is_refused(http: httpx.Client, body: dict[str, Any], p
     """The error names the invalid field."""
     answer = http.post("/v1/feedback", json={"decision_id": "dec_1", **body})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-
-
-def test_feedback_gets_an_error_if_the_store_is_unavailable(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """Only feedback waits for the store, and only for a short time."""
-    server = {"server": ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))}
-    with logging_gateway(sandbox.base_url, tmp_path, changes=server) as gateway:
-        assert gateway.ask().is_success
-        answer = give(gateway, "dec_1", correct=True)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
 
 
 class Talk:
@@ -421,16 +301,6 @@ def test_errors_and_repeated_calls_are_evidence(full: LoggingGateway) -> None:
     assert talk.evidence() == [(talk.decisions[1], "tool_error")]
 
 
-def test_evidence_is_opt_in(plain: LoggingGateway) -> None:
-    """Without the setting, nothing is searched."""
-    talk = Talk(plain, "Opt-in")
-    talk.turn(OSLO)
-    talk.turn(OSLO, ERROR)
-    last = talk.decisions[-1]
-    wait_for(lambda: last in {each.id for each in plain.decisions(0)}, "the turns are logged")
-    assert talk.evidence() == []
-
-
 def test_other_keys_cannot_give_evidence(full: LoggingGateway) -> None:
     """A call id of another client or another conversation counts as unknown."""
     mine, theirs, other = Talk(full, "Mine"), Talk(full, "Mine", "bob"), Talk(full, "Another")
@@ -457,3 +327,22 @@ def test_usage_counts_calls_that_were_probably_wrong(full: LoggingGateway) -> No
         return {name: rows[0][name] for name in wanted} if rows else {}
 
     wait_for(lambda: found() == wanted, "all are written")
+
+
+def test_expected_calls_need_content_logging(plain: LoggingGateway, full: LoggingGateway) -> None:
+    """They are logged as they were sent; an empty list means an answer without calls.
+
+    Without content logging, the error says what to configure.
+    """
+    calls = [{"name": "get_weather", "arguments": {"city": "Oslo", "unit": None}}]
+    name = decided(full, "anna")
+    assert give(full, name, "anna", expected=calls).json()["verdict"] == "expected"
+    give(full, name, "anna", expected=[])
+    first, second = feedback_on(full, name, 2)
+    assert [call.model_dump() for call in first.expected or ()] == calls
+    assert (second.expected, second.correct) == ((), None)
+    refused = give(plain, decided(plain), expected=calls)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "content_not_kept")
+    assert error["param"] == "expected"
+    assert "decision_log.content" in error["message"]

@@ -7,12 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import anthropic
-import httpx
 import pytest
 
 from router_service.apis.capabilities import Capabilities
-from router_service.core.errors import ConfigError
-from router_service.serving.app import create_app
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter
 from tests.gateways import (
@@ -40,75 +37,6 @@ def claude(gateway_url: str) -> Iterator[anthropic.Anthropic]:
     """Yield the real Anthropic client, without its retries."""
     with anthropic.Anthropic(base_url=gateway_url, api_key="k", max_retries=0) as made:
         yield made
-
-
-def test_all_apis_get_the_same_decision(http: httpx.Client, router: FakeRouter) -> None:
-    """The router sees the same conversation, and decides equally."""
-    asked = len(router.asked)
-    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
-    answers = [
-        http.post(CHAT, json=BODY),
-        http.post("/v1/responses", json={"model": "switchcraft", "input": ASK, "tools": flat}),
-        http.post(MESSAGES, json=ASKED),
-    ]
-    first, second, third = router.asked[asked:]
-    assert first == second == third
-    for name in ("model", "policy", "reason"):
-        assert len({answer.headers[f"x-switchcraft-{name}"] for answer in answers}) == 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "model", "reason"),
-    [
-        ({"model": "switchcraft:quality"}, "large", "threshold"),
-        ({"model": "large"}, "large", "pinned"),
-        ({"model": "claude-sonnet-4-5"}, "medium", "threshold"),
-        # Claude Code marks a model whose long context window it wants to use.
-        ({"model": "large[1m]"}, "large", "pinned"),
-        ({"model": "large [1m]"}, "large", "pinned"),
-        ({"model": "claude-sonnet-4-5[1m]"}, "medium", "threshold"),
-    ],
-)
-def test_model_names_work_as_in_chat(
-    http: httpx.Client, fields: dict[str, Any], model: str, reason: str
-) -> None:
-    """Policies, pool models and requests without tools are handled as in chat."""
-    response = http.post(MESSAGES, json=ASKED | fields)
-    assert response.status_code == 200, response.text
-    assert (response.headers["x-switchcraft-model"], response.json()["model"]) == (model, model)
-    assert response.headers["x-switchcraft-reason"] == reason
-
-
-@pytest.mark.parametrize(
-    ("given", "version", "beta"),
-    [
-        ({}, "2023-06-01", None),
-        ({"anthropic-version": "2024-01-01", "anthropic-beta": "a,b"}, "2024-01-01", "a,b"),
-    ],
-)
-def test_version_and_betas_reach_the_upstream(
-    http: httpx.Client, sandbox: Sandbox, given: dict[str, str], version: str, beta: str | None
-) -> None:
-    """The client's version and betas are forwarded; a missing version is added."""
-    key = {"x-api-key": "client-key"}
-    assert http.post(MESSAGES, json=ASKED, headers=given | key).status_code == 200
-    sent = sandbox.last_headers()
-    assert (sent["anthropic-version"], sent.get("anthropic-beta")) == (version, beta)
-    assert "client-key" not in sent.values()
-
-
-def test_models_are_listed_in_the_clients_format(
-    claude: anthropic.Anthropic, http: httpx.Client
-) -> None:
-    """Anthropic's client lists the names, and finds an alias; OpenAI's format stays the default."""
-    names = [card["id"] for card in http.get("/v1/models").json()["data"]]
-    routers = [name for name in names if name.startswith("switchcraft")]
-    listed = [model.id for model in claude.models.list()]
-    assert listed == [*(f"claude-{name}" for name in routers), *names]
-    for name in ("claude-opus-4", "large[1m]"):
-        assert claude.models.retrieve(name).id == name
-    with pytest.raises(anthropic.NotFoundError):
-        claude.models.retrieve("unknown")
 
 
 def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbox) -> None:
@@ -152,21 +80,6 @@ def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbo
     assert {each["slug"]: each["context_window"] for each in codex["models"]}["small"] == 100_000
 
 
-def test_first_alias_that_matches_counts(sandbox: Sandbox) -> None:
-    """Aliases lead to models and policies, in their order; configured names come first."""
-    aliases = {"claude-*-haiku*": "small", "claude-*": "switchcraft:quality", "large": "small"}
-    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
-    with gateway_client(settings, FakeRouter()) as http:
-        answers = [
-            http.post(path, json=body | {"model": name})
-            for path, body in ((MESSAGES, ASKED), (CHAT, BODY))
-            for name in ("claude-3-5-haiku-latest", "claude-opus-4", "large", "gpt-9")
-        ]
-    models = [answer.headers.get("x-switchcraft-model") for answer in answers]
-    assert models == ["small", "large", "large", None] * 2
-    assert answers[3].status_code == 404
-
-
 @pytest.mark.parametrize(
     ("aliases", "status"),
     [({}, 200), ({"gpt-*": "small"}, 200), ({"claude-*": None}, 404), ({"claude-*": "small"}, 200)],
@@ -178,26 +91,6 @@ def test_own_aliases_keep_the_default(
     settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
     with gateway_client(settings, FakeRouter()) as http:
         assert http.post(CHAT, json=BODY | {"model": "claude-x"}).status_code == status
-
-
-@pytest.mark.parametrize("target", ["unknown", "switchcraft:unknown"])
-def test_alias_of_an_unknown_name_stops_the_start(sandbox: Sandbox, target: str) -> None:
-    """The error names the setting."""
-    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases={"a": target})
-    with pytest.raises(ConfigError, match=r"router\.aliases"):
-        create_app(settings, FakeRouter())
-
-
-def test_upstream_counts_tokens(claude: anthropic.Anthropic, sandbox: Sandbox) -> None:
-    """The client gets the count of an upstream that speaks this API, with and without a name."""
-    fields = {name: ASKED[name] for name in ("messages", "tools")}
-    raw = claude.messages.with_raw_response.count_tokens(**fields, model="large")
-    assert "x-switchcraft-estimated" not in raw.headers
-    assert json.loads(sandbox.last_body())["model"] == "large"
-    for model in ("claude-sonnet-4-5", "large[1m]", "switchcraft[1m]"):
-        routed = claude.messages.count_tokens(**fields, model=model)
-        assert routed.input_tokens == raw.parse().input_tokens > 10
-    assert json.loads(sandbox.last_body())["model"] == "small"
 
 
 REFUSED: Any = {"type": "error", "error": {"type": "not_found_error", "message": "Not found"}}

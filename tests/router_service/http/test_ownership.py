@@ -19,7 +19,6 @@ from starlette.routing import Route
 
 from router_service.core.keys import new_key
 from router_service.policies.costs import Price
-from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.serving.app import create_app
 from router_service.settings import (
     Deployment,
@@ -346,20 +345,6 @@ def test_answers_do_not_change_owners(two_keys: World, path: str) -> None:
     assert two_keys.b.status("GET", f"/files/{others}") == 404
     assert two_keys.b.status("GET", "/files/file-old-0A") == 404
     assert two_keys.a.status("GET", f"/files/{others}") == 200
-
-
-def test_long_answer_is_relayed_unchanged(two_keys: World) -> None:
-    """An answer that is too long to parse is relayed, and the objects in it have no owner."""
-    answer = two_keys.a.ask("POST", "/files", answering({"text": "x" * MAX_NOTED_BYTES})).json()
-    assert len(answer["text"]) == MAX_NOTED_BYTES
-    assert two_keys.a.status("GET", f"/files/{answer['id']}") == 404
-
-
-def test_too_many_object_names_are_refused(two_keys: World) -> None:
-    """The number of names that a body makes the gateway look up is limited."""
-    refused = two_keys.a.ask("POST", "/batches", {"file_ids": [f"file-{n}" for n in range(2001)]})
-    assert refused.status_code == 400
-    assert refused.json()["error"]["code"] == "too_many_objects"
 
 
 @pytest.mark.parametrize("shared", [True, False])

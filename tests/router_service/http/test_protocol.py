@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 import threading
@@ -124,53 +123,6 @@ def refusal(answer: bytes) -> tuple[int, str]:
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [GET, *[b"a" * 1000] * 9],
-        [GET, *[b"%d: 1\r\n" % n for n in range(2000)]],
-    ],
-    ids=["never ends", "many"],
-)
-def test_large_headers_get_431(url: str, parts: list[bytes]) -> None:
-    """Headers and addresses above the limit get 431, in one packet or many, complete or not."""
-    with connected(url) as connection:
-        for part in parts:
-            connection.sendall(part)
-        assert refusal(read_all(connection)) == (431, "headers_too_large")
-
-
-def test_connection_without_request_is_closed(url: str) -> None:
-    """A connection on which nothing is sent is closed after the time limit."""
-    with connected(url) as connection:
-        assert read_all(connection) == b""
-
-
-@pytest.mark.parametrize("first", [b"", GET + b"\r\n"], ids=["new", "kept"])
-def test_blank_lines_do_not_extend_the_time_limit(url: str, first: bytes) -> None:
-    """A blank line before a request counts as the beginning of the request."""
-    with connected(url, first) as connection:
-        if first:
-            assert connection.recv(1000).endswith(b"ok")
-        connection.sendall(b"\r\n")
-        assert refusal(read_all(connection)) == (408, "request_timeout")
-
-
-def test_endless_body_after_the_answer_is_cut_off(url: str) -> None:
-    """A client that continues to send an answered request cannot keep the connection."""
-    head = GET.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n"
-    with connected(url, head) as connection:
-        wait_for(lambda: not _takes(connection, b"1\r\nx\r\n"), "it is cut off")
-
-
-def _takes(connection: socket.socket, part: bytes) -> bool:
-    try:
-        connection.sendall(part)
-    except ConnectionError:
-        return False
-    return True
-
-
 def test_client_that_reads_nothing_is_disconnected(url: str, echo: Echo) -> None:
     """Little of its answer is buffered, and the connection is closed after the time limit."""
     before, cancelled = echo.sent_bytes, echo.cancelled
@@ -180,18 +132,7 @@ def test_client_that_reads_nothing_is_disconnected(url: str, echo: Echo) -> None
         assert echo.sent_bytes - before < 16_000_000
 
 
-POST = GET.replace(b"GET /", b"POST /read")
 WAIT = GET.replace(b"GET /", b"GET /wait") + b"\r\n"
-
-
-def until_taken(connection: socket.socket, part: bytes, most: int) -> int:
-    """Send a part repeatedly until the server accepts no more; return the number of bytes."""
-    connection.settimeout(0.5)
-    sent = 0
-    with contextlib.suppress(TimeoutError):
-        while sent < most:
-            sent += connection.send(part)
-    return sent
 
 
 def test_pipelined_requests_begin_one_by_one(url: str, echo: Echo) -> None:
@@ -207,18 +148,6 @@ def test_pipelined_requests_begin_one_by_one(url: str, echo: Echo) -> None:
         while answers.count(b"HTTP/1.1 200") < 51:
             answers += connection.recv(65536)
     assert echo.served == before + 51
-
-
-@pytest.mark.parametrize("size", [10, 2_000_000])
-def test_disconnect_with_pipelined_request_cancels(url: str, echo: Echo, size: int) -> None:
-    """A client that has sent more data and disconnects cancels its request."""
-    echo.go_on.clear()
-    before, left = echo.served, echo.left
-    with connected(url, WAIT) as connection:
-        wait_for(lambda: echo.served == before + 1, "the first is being answered")
-        head = POST + b"content-length: %d\r\n\r\n" % size
-        until_taken(connection, head + bytes(size), len(head) + size)
-    wait_for(lambda: echo.left == left + 1, "the app is told")
 
 
 def test_longest_idle_connection_is_closed_at_limit(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,14 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
-from router_service.database.usage_sums import LATENCY_BOUNDS_S, UsageSums
 from router_service.policies.costs import Price
-from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import (
     DatabaseSettings,
     KeySettings,
     ServerSettings,
     Settings,
-    UsageSettings,
 )
-from router_service.ui.traffic import MAX_LATENCY_ROWS, LatencyMap
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
@@ -148,23 +143,6 @@ def test_all_requests_are_listed(busy: str) -> None:
     assert 0 < routed["first_byte_s"] <= routed["latency_s"]
 
 
-@pytest.mark.parametrize(
-    ("query", "count"),
-    [
-        ({"key": "anna"}, 3),
-        ({"outcome": "refused", "key": "bob"}, 2),
-        ({"model": "none"}, 4),
-        ({"model": LARGE, "outcome": "failed"}, 1),
-        ({"reason": "pinned"}, 2),
-        ({"search": "nothing"}, 0),
-    ],
-)
-def test_filters(busy: str, query: dict[str, str], count: int) -> None:
-    """Both lists, that of the API and that of the page, have the same filters."""
-    assert len(rows(busy, **query)) == count
-    assert len(get(busy, PAGE, **query).json()["requests"]) == count
-
-
 def test_client_sees_its_own_requests(busy: str) -> None:
     """Neither a filter nor an id nor a cached list shows a client's key another key's request."""
     for query in ({}, {"key": "bob"}, {"team": "any"}):
@@ -178,18 +156,6 @@ def test_client_sees_its_own_requests(busy: str) -> None:
     tags = {get(busy, PAGE, caller).headers["etag"] for caller in ("admin", "anna", "bob")}
     assert len(tags) == 3
     assert get(busy, USAGE, "anna").status_code == 403
-
-
-def test_pages_follow_each_other(busy: str) -> None:
-    """`older` and `newer` lead through the list, in pages of the wanted size."""
-    every = [row["id"] for row in rows(busy)]
-    first = get(busy, limit="4").json()
-    second = get(busy, limit="4", before=first["older"]).json()
-    third = get(busy, limit="4", before=second["older"]).json()
-    pages = [first, second, third]
-    assert [row["id"] for page in pages for row in page["requests"]] == every
-    assert (first["newer"], third["older"]) == (None, None)
-    assert get(busy, limit="4", after=third["newer"]).json() == second
 
 
 @pytest.mark.parametrize(
@@ -213,45 +179,6 @@ def test_invalid_parameter_is_named(
     assert param in answer.text
 
 
-def test_what_is_missing_of_a_request_is_explained(busy: str) -> None:
-    """A refused request has no decision, and those from before a restart are gone."""
-    for query, words in (
-        ({"key": "limited", "outcome": "refused"}, "before the gateway chose a model"),
-        ({"search": "from-anna"}, "(server.decision_ttl_s)"),
-    ):
-        (row,) = rows(busy, **query)
-        details = get(busy, f"{PAGE}/{row['id']}").json()
-        assert (details["request"], details["decision"]) == (row, None)
-        assert words in details["missing"]
-
-
-@pytest.mark.parametrize(
-    ("usage", "setting"),
-    [
-        (UsageSettings(recent_requests=0), "usage.recent_requests"),
-        (UsageSettings(enabled=False), "usage.enabled"),
-    ],
-)
-def test_list_can_be_turned_off(
-    sandbox: Sandbox, tmp_path: Path, usage: UsageSettings, setting: str
-) -> None:
-    """Then the API and the page name the setting, and details come from the store."""
-    settings = settings_of(sandbox, tmp_path / "switchcraft.db", usage=usage)
-    with served(create_app(settings, FakeRouter())) as url:
-        answer = send(url, "anna")
-        refused = get(url)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "usage_disabled")
-        assert setting in refused.json()["error"]["message"]
-        assert setting in get(url, PAGE).json()["unavailable"]
-        assert get(url, USAGE).is_success is usage.enabled
-        assert ("unavailable" in overview(url)) is not usage.enabled
-        path = f"{PAGE}/{answer.headers['x-switchcraft-decision-id']}"
-        wait_for(lambda: get(url, path).is_success, "the decision is stored")
-        details = get(url, path).json()
-        assert (details["request"], details["missing"]) == (None, None)
-        assert details["decision"]["key"] == "anna"
-
-
 @pytest.mark.parametrize(("period", "bins"), [("hour", 60), ("day", 24), ("month", 30)])
 def test_overview_adds_up(busy: str, period: str, bins: int) -> None:
     """Every period has all requests, also those from before the restart, in bins up to now."""
@@ -270,85 +197,6 @@ def test_overview_adds_up(busy: str, period: str, bins: int) -> None:
     assert explained is (period == "day")
     assert {row["name"]: row["requests"] for row in found["keys"]}["anna"] == 3
     assert found["baseline_model"] == LARGE
-
-
-def test_filters_apply_to_the_figures_and_to_the_other_lists(busy: str) -> None:
-    """The list of a filtered name still offers all names."""
-    found = overview(busy, key="anna")
-    figures = get(busy, PAGE, key="anna").json()["figures"]
-    assert found["total"]["requests"] == figures["requests"] == 3
-    assert len(found["keys"]) == 5
-    assert {row["name"]: row["requests"] for row in found["models"]} == dict.fromkeys(
-        (SMALL, "medium", LARGE), 1
-    )
-
-
-def test_overview_estimates_accuracy_and_counts_feedback(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Routed requests add their probabilities, as soon as the errors of these are measured."""
-    router = Router.load()
-    settings = Settings.sandbox(sandbox.base_url, list(router.arms))
-    database = DatabaseSettings(url=SecretStr(f"sqlite:///{tmp_path / 'switchcraft.db'}"))
-    settings = settings.model_copy(update={"database": database})
-    with served(create_app(settings, router)) as url:
-
-        def estimated() -> str | None:
-            answer = send(url, "anna", {"x-switchcraft-policy": "drift=0.3"})
-            decision = answer.headers["x-switchcraft-decision-id"]
-            series = 'switchcraft_estimated_requests_total{model="'
-            return decision if series in httpx.get(f"{url}/metrics").text else None
-
-        wait_for(lambda: estimated() is not None, "the errors of probabilities are measured")
-        decision = estimated()
-        record = httpx.get(f"{url}/v1/decisions/{decision}").json()
-        feedback = {"decision_id": decision, "correct": True}
-        assert httpx.post(f"{url}/v1/feedback", json=feedback).status_code == 200
-        wait_for(lambda: overview(url)["total"]["feedback_correct"] == 1, "feedback is written")
-        found = overview(url)
-    total = found["total"]
-    best = record["probabilities"]["claude-sonnet-4.5"]
-    assert total["estimated"] >= 1
-    assert total["baseline_expected_correct"] / total["estimated"] == pytest.approx(best, abs=1e-5)
-    corrected = total["expected_correct"] / total["estimated"]
-    assert corrected == pytest.approx(record["probabilities"][record["arm"]], abs=0.03)
-    low, high = total["relative_accuracy_interval"]
-    assert low < total["relative_accuracy"] < high
-    assert "as accurate as claude-sonnet-4.5" in found["summary"]["sentence"]
-    assert "Feedback: 1 of 1 answer correct." in found["summary"]["details"]
-
-
-def test_latencies_are_shown_in_few_rows() -> None:
-    """Neighbouring bins are merged; the bounds enclose all latencies."""
-    points = [UsageSums(), UsageSums(latencies={3: 2, 4: 1}), UsageSums(latencies={80: 5, 81: 1})]
-    wide = LatencyMap.of(points)
-    assert len(wide.bounds_s) - 1 <= MAX_LATENCY_ROWS
-    assert [sum(row) for row in wide.counts] == [0, 3, 6]
-    assert wide.bounds_s[0] < LATENCY_BOUNDS_S[3]
-    assert wide.bounds_s[-1] >= LATENCY_BOUNDS_S[80]
-    narrow = LatencyMap.of([UsageSums(latencies={10: 3})])
-    assert narrow.counts == ((3,),)
-    assert LatencyMap.of(points[:1]) == LatencyMap(bounds_s=(), counts=((),))
-
-
-def test_usage_has_the_groups_that_were_asked_for(busy: str) -> None:
-    """By default, the report has the days of this month; `next` continues it."""
-    today = datetime.now(UTC).date().isoformat()
-    [row] = get(busy, USAGE).json()["rows"]
-    assert (row["day"], row["requests"], row["errors"]) == (today, 9, 5)
-    assert row.keys().isdisjoint({"model", "policy", "key", "team"})
-    assert row["cost_usd"] > 0
-    found = get(busy, USAGE, by=["key", "team"]).json()["rows"]
-    assert {(each["key"], each["team"], each["requests"]) for each in found} >= {
-        (FORMULA, None, 1),
-        ("anna", None, 3),
-    }
-    assert get(busy, USAGE, key="anna").json()["rows"][0]["requests"] == 3
-    past = get(busy, USAGE, **{"from": "2020-01-01", "to": "2020-12-31"}).json()
-    assert past == {"rows": [], "next": None}
-    first = get(busy, USAGE, by="key", limit=1).json()
-    second = get(busy, USAGE, by="key", limit=1, after=first["next"]).json()
-    names = [each["key"] for page in (first, second) for each in page["rows"]]
-    assert names == [FORMULA, "admin"]
-    assert get(busy, USAGE, by="day", after=first["next"]).status_code == 400
 
 
 def test_usage_as_csv(busy: str) -> None:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from router_service.artifact import NO_VERIFIER, SHIPPED
 from router_service.requests.planning import POLICY_HEADER
-from router_service.router import Router
-from router_service.settings import Settings, Timeouts, VerificationSettings
+from router_service.settings import Timeouts
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import VerifyingRouter
 from tests.gateways import (
-    NO_RETRIES,
     VERIFIED,
     VerifyingGateway,
-    ask_verified,
-    gateway_client,
-    listed_requests,
     metric,
-    record_of,
     sandbox_settings,
     verifying,
 )
-from tests.publishing import without_verifier
-from tests.sandbox import run_in_thread
-from tests.serving import WAIT_S, Sandbox, scripted, wait_for
+from tests.serving import Sandbox, scripted
 
 ARMS = ("small", "medium", "large")
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -82,21 +70,6 @@ def test_first_trusted_candidate_is_delivered(house: VerifyingGateway, stream: b
     assert (spent, rejected) == (pytest.approx(sum(costs_usd)), pytest.approx(costs_usd[0]))
 
 
-def test_metrics_count_candidates_steps_and_requests(house: VerifyingGateway) -> None:
-    """Candidates are counted by arm and outcome, and each step once."""
-    names = {
-        'switchcraft_candidates_total{arm="small",outcome="rejected",release="stable"}': 1,
-        'switchcraft_candidates_total{arm="large",outcome="accepted",release="stable"}': 1,
-        "switchcraft_verification_added_seconds_count": 1,
-        'switchcraft_requests_total{model="large",policy="verified"': 1,
-        'switchcraft_decisions_total{arm="large",reason="verified"}': 1,
-        'switchcraft_upstream_seconds_count{model="small"}': 1,
-    }
-    before = {name: metric(house.http, name) for name in names}
-    house.record(house.ask())
-    assert {name: metric(house.http, name) - before[name] for name in names} == names
-
-
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 
 
@@ -105,13 +78,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     [
         (CHAT, {"tools": []}, "no_tools"),
         (CHAT, {"n": 2}, "several_choices"),
-        (CHAT, {"store": True}, "stored"),
-        (CHAT, {"web_search_options": {"search_context_size": "low"}}, "server_tools"),
         (CHAT, {"messages": [*ASK, {"role": "user", "content": [IMAGE]}]}, "attachments"),
-        (CHAT, {"messages": [*ASK, {"role": "nobody"}]}, "unread"),
         (RESPONSES, {"store": None}, "stored"),
-        (RESPONSES, {"background": True}, "background"),
-        (RESPONSES, {"tools": [{"type": "web_search"}]}, "server_tools"),
         (RESPONSES, {"previous_response_id": "ID"}, "continued"),
     ],
 )
@@ -131,18 +99,6 @@ def test_unverifiable_requests_are_routed_once(
     assert house.router.steps == []
     record = house.record(response)
     assert (record["unverified"], record["candidates"]) == (reason, None)
-
-
-def test_verified_policy_needs_an_artifact_with_a_verifier(sandbox: Sandbox) -> None:
-    """Without a verifier, the error names the policy and says how to get a verifier."""
-    router = Router(without_verifier())
-    arms = router.artifact.manifest.arms
-    with gateway_client(Settings.sandbox(sandbox.base_url, arms), router) as http:
-        response = ask_verified(http)
-    error = response.json()["error"]
-    assert (response.status_code, error["code"]) == (400, "invalid_policy")
-    assert error["param"] == POLICY_HEADER
-    assert NO_VERIFIER in error["message"]
 
 
 def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGateway) -> None:
@@ -170,42 +126,6 @@ def test_failing_verifier_delivers_the_candidate_in_hand(house: VerifyingGateway
     assert metric(house.http, series) == before + 1
 
 
-@pytest.mark.parametrize(
-    ("header", "value", "asked"),
-    [
-        ("x-switchcraft-max-candidates", "2", 2),
-        ("x-switchcraft-max-candidates", "50", 3),
-        ("x-switchcraft-max-cost-usd", "0.0002", 1),
-        ("x-switchcraft-max-added-latency-s", "0", 1),
-    ],
-)
-def test_headers_lower_the_limits(
-    house: VerifyingGateway, header: str, value: str, asked: int
-) -> None:
-    """A limit of the request ends verification with the best candidate so far."""
-    response = house.http.post(CHAT, json=BODY, headers=VERIFIED | {header: value})
-    assert told(response, "candidates", "model") == [str(asked), ARMS[asked - 1]]
-
-
-@pytest.mark.parametrize(
-    ("header", "value", "said"),
-    [
-        ("x-switchcraft-max-candidates", "0", ""),
-        ("x-switchcraft-max-cost-usd", "inf", ""),
-        ("x-switchcraft-max-cost-usd", "0.000001", "'small'"),  # the cheapest arm costs more
-        ("x-switchcraft-max-added-latency-s", "nan", ""),
-    ],
-)
-def test_limit_that_no_request_can_keep_is_refused(
-    house: VerifyingGateway, header: str, value: str, said: str
-) -> None:
-    """The error names the header."""
-    response = house.http.post(CHAT, json=BODY, headers=VERIFIED | {header: value})
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, header)
-    assert said in error["message"]
-
-
 def calls(sandbox: Sandbox) -> dict[str, int]:
     """Return how often each model was called."""
     counts: dict[str, dict[str, int]] = sandbox.stats()["by_model"]
@@ -228,7 +148,7 @@ def test_limit_of_candidates_counts_every_model_that_is_asked(
     assert response.status_code >= 500
     assert response.headers["x-switchcraft-model"] == "small"
     after = calls(house.sandbox)
-    assert {arm for arm in ARMS if after[arm] > before.get(arm, 0)} == set(ARMS[:limit])
+    assert {arm for arm in ARMS if after.get(arm, 0) > before.get(arm, 0)} == set(ARMS[:limit])
 
 
 def test_a_model_that_was_not_reached_is_replaced(sandbox: Sandbox) -> None:
@@ -267,104 +187,20 @@ def test_total_time_is_one_deadline_for_all_attempts(sandbox: Sandbox, policy: s
     assert sandbox.stats()["requests"] == before + 1
 
 
-@pytest.mark.parametrize("policy", ["verified", "theta=0.2"])
-def test_request_that_waits_for_a_connection_when_its_client_leaves_is_not_billed(
-    policy: str,
-) -> None:
-    """A client that leaves before anything was sent pays neither for tokens nor for time."""
-    series = "switchcraft_requests_in_flight"
-    with run_in_thread() as url:
-        settings = sandbox_settings(url, NO_RETRIES.model_copy(update={"max_connections": 1}))
-        Sandbox(url).set_faults("medium", "hang")
-        with verifying(url, settings, VerifyingRouter((("medium",),))) as gateway:
-            address = urlsplit(str(gateway.http.base_url))
-            open_: list[socket.socket] = []
-            for model in ("medium", "switchcraft" if policy == "verified" else "large"):
-                body = json.dumps(BODY | {"model": model}).encode()
-                head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{POLICY_HEADER}: {policy}\r\n"
-                connection = socket.create_connection((address.hostname, address.port), WAIT_S)
-                connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-                open_.append(connection)
-                count = len(open_)
-                wait_for(lambda count=count: metric(gateway.http, series) >= count, "it is asked")
-            open_.pop().close()
-            (row,) = listed_requests(gateway.http)
-            record = gateway.http.get(f"/v1/decisions/{row['id']}").json()
-            open_.pop().close()
-    assert (record["ending"], record["attempts"]) == ("client_left", 0)
-    assert not record["candidates"]
-    assert (record["actual_cost_usd"], record["prompt_tokens"]) == (None, None)
+TEXT_BODY = BODY | {"tool_choice": "none", "stream": True}
+"""A request that the sandbox answers with text instead of a call."""
 
 
-@pytest.fixture(scope="module")
-def early() -> Iterator[VerifyingGateway]:
-    """Yield a gateway whose streams begin with comments after a short time."""
-    soon = VerificationSettings(keep_alive_s=0.05)
-    with (
-        run_in_thread() as url,
-        verifying(url, sandbox_settings(url, verification=soon)) as gateway,
-    ):
-        yield gateway
-
-
-@pytest.mark.parametrize(
-    ("faults", "groups", "model", "ending"),
-    [
-        (("", "", ""), 3, "large", "complete"),
-        (("status=500", "", ""), 1, "medium", "complete"),
-        (("status=422", "status=422", "status=422"), 3, None, "failed"),
-        (("status=500", "status=500", "status=500"), 3, None, "failed"),
-    ],
-)
-def test_stream_begins_with_comments_while_candidates_are_checked(
-    early: VerifyingGateway, faults: tuple[str, ...], groups: int, model: str | None, ending: str
-) -> None:
-    """The accepted answer follows, or the next model's if the candidates failed, or an error."""
-    for arm, fault in zip(ARMS, faults, strict=True):
-        early.sandbox.set_faults(arm, f"delay_s=0.3,{fault}" if arm == "small" else fault)
-    early.router.groups = tuple((arm,) for arm in ARMS[:groups])
-    limits = {"x_switchcraft_max_candidates": "2"} if groups == 1 else {}
-    response = early.ask(stream=True, **limits)
-    assert response.status_code == 200
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert told(response, "policy", "model", "cost-usd") == ["verified=0.002", None, None]
-    assert response.text.startswith(": keep-alive\n\n: keep-alive\n\n")
-    record = early.record(response)
-    assert record["ending"] == ending
-    if model is None:
-        event = json.loads(response.text.rstrip().rpartition("data: ")[2])
-        assert "message" in event["error"]
-    else:
-        assert f'"model":"{model}"' in response.text
-        assert response.text.endswith("data: [DONE]\n\n")
-        assert record["unverified"] == (None if groups == 3 else "candidates_failed")
-
-
-TEXT_BODIES: dict[str, dict[str, Any]] = {
-    CHAT: BODY | {"tool_choice": "none"},
-    RESPONSES: RESPONSES_BODY | {"tool_choice": "none"},
-    MESSAGES: {
-        "model": "switchcraft",
-        "max_tokens": 100,
-        "messages": ASK,
-        "tools": [{"name": WEATHER["name"], "input_schema": WEATHER["parameters"]}],
-        "tool_choice": {"type": "none"},
-    },
-}
-"""Requests that the sandbox answers with text instead of a call."""
-
-
-def ask_text(house: VerifyingGateway, path: str = CHAT, *, stream: bool = True) -> httpx.Response:
-    """Ask for a verified answer, which will be text."""
-    return house.http.post(path, json=TEXT_BODIES[path] | {"stream": stream}, headers=VERIFIED)
+def ask_text(house: VerifyingGateway) -> httpx.Response:
+    """Ask for a verified stream, which will be text."""
+    return house.http.post(CHAT, json=TEXT_BODY, headers=VERIFIED)
 
 
 def test_text_streams_before_its_end_is_known(house: VerifyingGateway) -> None:
     """The client gets the text while the model still writes it, from the first model asked."""
     house.router.p_no_call = 0.95
     house.sandbox.set_faults("small", "hang_after=3")
-    body = TEXT_BODIES[CHAT] | {"stream": True}
-    with house.http.stream("POST", CHAT, json=body, headers=VERIFIED) as response:
+    with house.http.stream("POST", CHAT, json=TEXT_BODY, headers=VERIFIED) as response:
         received = ""
         for line in response.iter_lines():
             received += line
@@ -376,31 +212,6 @@ def test_text_streams_before_its_end_is_known(house: VerifyingGateway) -> None:
     assert [c["is_accepted"] for c in record["candidates"]] == [True]
     assert record["usage_is_estimated"]
     assert record["actual_cost_usd"] > 0
-
-
-@pytest.mark.parametrize(
-    ("path", "stream"), [(CHAT, True), (CHAT, False), (RESPONSES, True), (MESSAGES, True)]
-)
-def test_first_text_is_delivered_unverified(
-    house: VerifyingGateway, path: str, stream: bool
-) -> None:
-    """In every API, one model is asked. Headers and the record say that nothing was verified."""
-    house.router.p_no_call = 0.95
-    response = ask_text(house, path, stream=stream)
-    names = ("model", "reason", "unverified", "candidates", "policy", "p-correct")
-    assert told(response, *names) == ["small", "text", "text", "1", "verified=0.002", None]
-    assert response.headers["x-switchcraft-why"].startswith("small: the first model")
-    record = house.record(response)
-    assert candidates(record) == [("small", True, None, None)]
-    assert (record["unverified"], record["calls"], record["propensity"]) == ("text", 0, None)
-    assert record["actual_cost_usd"] == pytest.approx(record["candidates"][0]["cost_usd"])
-
-
-@pytest.mark.parametrize("p_no_call", [None, 0.89])
-def test_unexpected_text_is_verified(house: VerifyingGateway, p_no_call: float | None) -> None:
-    """Text is verified like calls if a call is probable, or if the artifact cannot tell."""
-    house.router.p_no_call = p_no_call
-    assert told(ask_text(house), "reason", "candidates") == ["verified", "3"]
 
 
 @pytest.mark.parametrize(
@@ -447,57 +258,20 @@ def test_reasoning_and_white_space_are_no_text() -> None:
         assert response.headers["x-switchcraft-reason"] == "verified"
 
 
-@pytest.fixture(scope="module")
-def verified_by_default(sandbox: Sandbox) -> Iterator[VerifyingGateway]:
-    """Yield a gateway whose artifact verifies answers by default."""
-    policies = {"default": "verified", "fast": "theta=0.2", "quality": "theta=0.8"}
-    with verifying(sandbox.base_url, router=VerifyingRouter(policies=policies)) as gateway:
-        yield gateway
-
-
 @pytest.mark.parametrize(
-    ("model", "fields", "policy", "reason"),
+    ("header", "value", "said"),
     [
-        ("switchcraft", {}, "verified=0.002", "verified"),
-        ("switchcraft:verified=0.01", {}, "verified=0.01", "verified"),
-        ("switchcraft:fast", {}, "fast (theta=0.2)", "threshold"),
-        ("switchcraft:theta=0.8", {}, "theta=0.8", "threshold"),
-        ("switchcraft", {"n": 2}, "fast (theta=0.2)", "threshold"),
+        ("x-switchcraft-max-candidates", "0", ""),
+        ("x-switchcraft-max-cost-usd", "inf", ""),
+        ("x-switchcraft-max-cost-usd", "0.000001", "'small'"),  # the cheapest arm costs more
+        ("x-switchcraft-max-added-latency-s", "nan", ""),
     ],
 )
-def test_artifact_may_verify_by_default(
-    verified_by_default: VerifyingGateway,
-    model: str,
-    fields: dict[str, object],
-    policy: str,
-    reason: str,
+def test_limit_that_no_request_can_keep_is_refused(
+    house: VerifyingGateway, header: str, value: str, said: str
 ) -> None:
-    """The name `switchcraft` then means verified; what cannot be verified uses `fast`."""
-    gateway = verified_by_default
-    response = gateway.http.post(CHAT, json=BODY | {"model": model} | fields)
-    assert told(response, "policy", "reason") == [policy, reason]
-    record = gateway.record(response)
-    name, _, rule = policy.rpartition(" ")
-    assert (record["policy"], record["policy_name"]) == (rule.strip("()"), name or None)
-
-
-PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-DELETE = {"name": "delete_file", "description": "Delete a file.", "parameters": PATH}
-
-
-def test_placeholder_for_a_destructive_tool_is_marked(sandbox: Sandbox) -> None:
-    """All models of the sandbox answer with the parameter's name, which confirms nothing."""
-    router = Router.load(SHIPPED)
-    messages = [{"role": "user", "content": "Delete the oldest file in the temporary folder"}]
-    tools = [{"type": "function", "function": DELETE}]
-    body = {"model": "switchcraft:verified", "messages": messages, "tools": tools}
-    settings = Settings.sandbox(sandbox.base_url, router.arms)
-    with gateway_client(settings, router) as http:
-        for count in (1, 3):
-            headers = {"x-switchcraft-max-candidates": str(count)}
-            response = http.post(CHAT, json=body, headers=headers)
-            names = ("reason", "unverified", "ungrounded")
-            assert told(response, *names) == ["ungrounded", "ungrounded", "delete_file.path"]
-            assert "delete_file.path" in response.headers["x-switchcraft-why"]
-            found = record_of(http, response)["candidates"]
-            assert [each["ungrounded"] for each in found] == [["delete_file.path"]] * count
+    """The error names the header."""
+    response = house.http.post(CHAT, json=BODY, headers=VERIFIED | {header: value})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, header)
+    assert said in error["message"]

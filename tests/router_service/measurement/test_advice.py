@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.errors import ArtifactError, ConfigError
-from router_service.measurement.advice import Advice, advise, arms_of, best_addition
+from router_service.core.errors import ArtifactError
+from router_service.measurement.advice import Advice, advise, best_addition
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
@@ -56,21 +55,6 @@ def test_recommended_pools_grow_and_stay_within_the_budget(advice: Advice) -> No
         for kind in ("once", "verified")
     )
     assert verified > once + 0.01
-
-
-def test_limits_on_models_and_providers(judged: Artifact) -> None:
-    """A pool has at most as many models and companies; without ids, companies are unknown."""
-    single = advise(judged, FOUR, max_models=1)
-    assert {len(each.arms) for each in single.efficient} == {1}
-    found = advise(judged, FOUR, max_models=2, max_providers=1)
-    assert {each.arms for each in found.efficient if len(each.arms) > 1} <= {(LARGE, HAIKU)}
-    names = ["xai/grok-4-1-fast-non-reasoning", SMALL, "claude-haiku-4-5"]
-    assert arms_of(judged, names) == (SMALL, HAIKU)
-    unknown = judged.manifest.model_copy(update={"stands_for": {}})
-    with pytest.raises(ConfigError, match="does not say which provider"):
-        advise(replace(judged, manifest=unknown), FOUR, max_providers=1)
-    with pytest.raises(ConfigError, match="gpt-9: no figures for this model; there are figures"):
-        arms_of(judged, ["gpt-9"])
 
 
 def test_artifact_without_judgements_advises_on_choosing_once(tmp_path: Path) -> None:

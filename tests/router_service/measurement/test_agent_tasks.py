@@ -77,29 +77,6 @@ def test_choice_by_the_shipped_table(
     assert advise_on_tasks(pool, task, within).chosen == chosen
 
 
-def test_pool_that_is_hardly_measured_has_its_most_accurate_model() -> None:
-    """With one model in the table, the accuracy on single queries decides."""
-    pool = [
-        TaskCandidate("mine", OPUS, accuracy=0.8),
-        TaskCandidate("other", None, accuracy=0.9),
-        TaskCandidate("third", None),
-    ]
-    advice = advise_on_tasks(pool, "coding")
-    assert advice.chosen == "other"
-    assert [each.model for each in advice.models] == ["mine"]
-    assert advice.unknown == ("other", "third")
-
-
-def test_prices_of_a_pool_change_the_choice() -> None:
-    """A model that costs a tenth of its list price is chosen for it."""
-    cheap = Price(input_usd_per_mtok=0.5, output_usd_per_mtok=2.5, cached_input_usd_per_mtok=0.05)
-    pool = [TaskCandidate("opus", OPUS), TaskCandidate("cheap", OPUS_7, cheap)]
-    advice = advise_on_tasks(pool, "coding")
-    assert advice.chosen == "cheap"
-    usd = {each.model: each.usd_per_task for each in advice.models}
-    assert usd["cheap"] == pytest.approx(0.132, abs=0.001)
-
-
 def test_shipped_figures_are_complete_and_credible() -> None:
     """A model has one figure for each benchmark, within its interval; suspect runs are left out."""
     table = agent_task_table()

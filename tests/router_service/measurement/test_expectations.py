@@ -12,7 +12,6 @@ from router_service.artifact import SHIPPED, Artifact
 from router_service.measurement.expectations import (
     ComparedAnswers,
     EstimateError,
-    EstimateErrors,
     RelativeAccuracy,
     measure_errors,
 )
@@ -67,26 +66,6 @@ def test_nothing_is_measured_without_predictions_or_the_baseline(
     else:
         artifact = replace(artifact, pool=(BEST, "gpt-5-mini"))
     assert measure_errors(artifact, arm) is None
-
-
-def test_policies_that_were_not_measured_get_the_errors_of_similar_ones() -> None:
-    """The nearest number of the kind, or else the mean of those that verify, or do not, as it."""
-    groups = np.arange(3_000) // 1_000
-    compared = {"drift=0.1": answers(0.9, 0.85), "drift=0.3": answers(0.8, 0.85)}
-    errors = EstimateErrors.of(compared, groups)
-    near, other = errors.find("drift=0.25"), errors.find("toy=7")
-    assert near is errors.find("drift=0.3")
-    assert other is not None
-    assert other.bias == pytest.approx(0)
-    assert other.spread == pytest.approx(0.05)
-    assert errors.find("verified=0.1") is None
-
-
-def test_answers_of_the_baseline_alone_have_no_error() -> None:
-    """A policy that always chooses the baseline model differs from it nowhere."""
-    errors = EstimateErrors.of({"theta=1": answers(0.9, 0.85, differs=False)}, np.arange(3_000) % 5)
-    assert errors.find("theta=1") is None
-    assert RelativeAccuracy.of(90.0, 90.0, 0.0, 0.0) == RelativeAccuracy(1.0, 1.0, 1.0)
 
 
 def test_interval_contains_chance_and_error() -> None:

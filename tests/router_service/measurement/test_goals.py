@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.artifact import Artifact, FrontierPoint
+from router_service.artifact import Artifact
 from router_service.core.errors import PolicyError
 from router_service.measurement.goals import (
     AccuracyGoal,
@@ -15,13 +15,11 @@ from router_service.measurement.goals import (
     Goal,
     WithinGoal,
     find_point,
-    name_policy,
     parse_goal,
 )
 from router_service.measurement.held_out import HELD_OUT
 from router_service.policies.costs import Price
 from router_service.policies.registry import parse_policy
-from router_service.policies.threshold import Threshold
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
@@ -85,17 +83,6 @@ def test_unreachable_goals_name_the_nearest_point(artifact: Artifact, text: str,
     assert caught.value.param == "x-switchcraft-policy"
 
 
-def test_goals_with_intervals_need_measured_intervals() -> None:
-    """An artifact without intervals refuses goals with @95 and accepts the others."""
-    bare = [
-        FrontierPoint(policy=p.policy, accuracy=p.accuracy, cost_usd=p.cost_usd) for p in POINTS
-    ]
-    router = Router(with_frontier(*bare))
-    assert router.policy("accuracy=best") == parse_policy("drift=0.05")
-    with pytest.raises(PolicyError, match="measured without intervals; omit @95"):
-        router.policy("accuracy=best@95")
-
-
 def test_goal_without_a_measured_rule_is_refused_with_the_reason(artifact: Artifact) -> None:
     """Without held-out predictions, there are no figures for fewer arms or for other prices."""
     manifest = artifact.manifest
@@ -140,23 +127,6 @@ def test_goal_may_choose_a_verified_policy(
     if otherwise is not None:
         assert isinstance(chosen, Verified)
         assert str(chosen.otherwise) == otherwise
-
-
-@pytest.mark.parametrize(
-    ("text", "shown", "kind"),
-    [
-        (None, "theta=0.5", "theta"),
-        ("default", "theta=0.5", "theta"),
-        ("theta=0.50", "theta=0.5", "theta"),
-        ("economy", "economy (theta=0.5)", "economy"),
-        ("accuracy = best+1.0@95", "accuracy=best+1@95 (theta=0.5)", "accuracy"),
-        ("usd_per_1k=0.5\r\n", "usd_per_1k=0.5 (theta=0.5)", "usd_per_1k"),
-    ],
-)
-def test_policies_keep_their_names(text: str | None, shown: str, kind: str) -> None:
-    """Names and goals are shown with their rule; the kind, for metrics, has no free number."""
-    named = name_policy(text, Threshold(0.5))
-    assert (str(named), named.kind) == (shown, kind)
 
 
 def test_goal_chooses_no_verified_policy_unless_it_is_allowed(verifying: Router) -> None:

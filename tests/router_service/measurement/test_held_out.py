@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +15,13 @@ from router_service.artifact import (
     Artifact,
     FrontierPoint,
     Manifest,
-    Measure,
-    Onboarding,
 )
-from router_service.core.errors import ArtifactError
 from router_service.measurement.goals import reach_goals
 from router_service.measurement.held_out import (
     HELD_OUT,
-    MAX_QUERIES,
-    Figures,
     HeldOut,
-    PricedOutcomes,
     describe_pool,
-    read_judgements,
     served_points,
-    single_accuracies,
-    verified_points,
 )
 from router_service.policies.costs import Price
 from router_service.policies.verified import is_verified
@@ -154,37 +145,6 @@ def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
     assert changed["drift=0.1"].cost_usd != by_rule(manifest)["drift=0.1"].cost_usd
 
 
-def test_shipped_verified_figures_follow_from_the_shipped_judgements(artifact: Artifact) -> None:
-    """The simulation of the whole pool at its own prices gives the manifest's verified points."""
-    manifest = artifact.manifest
-    by_name = {point.policy: point for point in manifest.verified_frontier}
-    found = verified_points(describe_pool(artifact, manifest.arms, {}))
-    assert len(found) >= 10
-    for got in found:
-        wanted = by_name[got.policy]
-        assert (got.accuracy, got.cost_usd) == (wanted.accuracy, wanted.cost_usd)
-        assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
-
-
-def test_judgements_are_read_as_written(artifact: Artifact, tmp_path: Path) -> None:
-    """The file keeps every number, and stays small. Files without judgements have none."""
-    path = artifact.directory / HELD_OUT
-    read, held_out = read_judgements(path), HeldOut.read(path)
-    assert read is not None
-    held_out.write(tmp_path, read)
-    again = read_judgements(tmp_path / HELD_OUT)
-    assert again is not None
-    for name, array in again.arrays().items():
-        assert_array_equal(array, read.arrays()[name])
-    assert len(again.take(np.arange(3)).p_correct) == 3
-    assert path.stat().st_size < 1_500_000
-    held_out.write(tmp_path)
-    assert read_judgements(tmp_path / HELD_OUT) is None
-    (tmp_path / HELD_OUT).write_bytes(b"no archive")
-    with pytest.raises(ArtifactError, match="cannot be read"):
-        read_judgements(tmp_path / HELD_OUT)
-
-
 def held_out(queries: int, attempts: int = 1) -> HeldOut:
     """Return predictions for two arms, with answers that were counted in whole tokens."""
     rng = np.random.default_rng(0)
@@ -209,61 +169,3 @@ def test_file_keeps_every_number(tmp_path: Path, attempts: int) -> None:
     for field in fields(HeldOut):
         assert_array_equal(getattr(read, field.name), getattr(written, field.name))
     assert (tmp_path / HELD_OUT).stat().st_size < 400 * 2 * (60 if attempts > 1 else 20)
-
-
-def test_large_tables_are_sampled(tmp_path: Path) -> None:
-    """The file has at most 20,000 queries, whose columns stay together."""
-    written = held_out(MAX_QUERIES + 500)
-    written = replace(written, correct=written.input_tokens % 2)
-    written.write(tmp_path)
-    read = HeldOut.read(tmp_path / HELD_OUT)
-    assert len(read.folds) == len(read.correct) == MAX_QUERIES
-    assert_array_equal(read.correct, read.input_tokens % 2)
-
-
-def test_other_tables_are_refused(artifact: Artifact, tmp_path: Path) -> None:
-    """A damaged file is an error that names it, and judgements must be of the same queries."""
-    path = artifact.directory / HELD_OUT
-    read, known = read_judgements(path), HeldOut.read(path)
-    assert read is not None
-    assert not known.add_judgements(tmp_path, read, 1 - known.correct, known.folds)
-    assert not (tmp_path / HELD_OUT).exists()
-    (tmp_path / HELD_OUT).write_bytes(b"no archive")
-    with pytest.raises(ArtifactError, match=r"held-out\.npz.*cannot be read"):
-        HeldOut.read(tmp_path / HELD_OUT)
-
-
-def test_hourly_price_counts_seconds() -> None:
-    """An arm on a rented machine costs the time of its answers."""
-    made = held_out(50)
-    prices = [Price(usd_per_hour=3600), Price(input_usd_per_mtok=1, output_usd_per_mtok=2)]
-    costs_usd = made.recorded_costs_usd(prices)
-    assert_array_equal(costs_usd[:, 0], made.seconds[:, 0])
-    tokens_usd = (made.input_tokens[:, 1] + made.output_tokens[:, 1] * 2) / 1e6
-    assert_array_equal(costs_usd[:, 1], tokens_usd)
-    figures = Figures.measure(
-        PricedOutcomes(made.correct, costs_usd),
-        made.probabilities,
-        made.expected_costs_usd(prices),
-        {"default": "theta=0.5", "cheap": "accuracy=0"},
-    )
-    cheapest = min(figures.frontier, key=lambda point: point.cost_usd.value)
-    assert figures.policies["cheap"] == cheapest.policy
-    assert figures.policies["default"] == "theta=0.5"
-
-
-def test_figures_with_a_joined_arm_are_marked(artifact: Artifact) -> None:
-    """They are estimates if the pool has the arm; its accuracy has the error of the estimate."""
-    facts = Onboarding(
-        answers=100,
-        models=50,
-        accuracy=Measure(value=0.8, stderr=0.02, n=1384),
-        probability_stderr=0.03,
-    )
-    joined = replace(
-        artifact, manifest=artifact.manifest.model_copy(update={"onboarded": {SMALL: facts}})
-    )
-    assert describe_pool(joined, [LARGE, SMALL], {}).manifest.estimated_arms == (SMALL,)
-    assert describe_pool(joined, [LARGE], {}).manifest.estimated_arms == ()
-    assert single_accuracies(joined)[SMALL] == facts.accuracy
-    assert single_accuracies(joined)[LARGE] == single_accuracies(artifact)[LARGE]

@@ -57,24 +57,6 @@ def test_policies_are_found_by_name_rule_or_nearest_rule(policy: str, found: str
     assert (None if each is None else each.policy) == found
 
 
-@pytest.mark.parametrize(
-    ("label", "applied", "asked"),
-    [
-        ("economy (theta=0.2)", "theta=0.2", "theta=0.2"),
-        ("default (verified=0.001)", "verified=0.001", "theta=0.8"),
-        ("theta=0.8 (theta=0.5)", "theta=0.5", "theta=0.8"),
-        ("accuracy=best (drift=0.1)", "drift=0.1", "drift=0.1"),
-        ("best (theta=1)", "best", "best"),
-        ("best (theta=0.5)", "theta=0.5", "best"),
-        ("none", None, None),
-    ],
-)
-def test_labels_say_what_was_asked_for(label: str, applied: str | None, asked: str | None) -> None:
-    """A record's policy gives the point that applied, and that of the request's own policy."""
-    found = POINTS.find_label(label)
-    assert tuple(each and each.policy for each in found) == (applied, asked)
-
-
 def test_the_most_accurate_point_within_a_cost() -> None:
     """If nothing is cheap enough, it is the cheapest point."""
     cases = {0.5: "theta=0.2", 1.2: "theta=0.2", 3.9: "verified=0.001", 9.0: "verified=0.01"}
@@ -85,11 +67,3 @@ def test_the_most_accurate_point_within_a_cost() -> None:
     once = POINTS.most_accurate(4.9, verified=False)
     assert once is not None
     assert once.policy == "theta=0.5"
-
-
-def test_only_allowed_policies_are_found() -> None:
-    """Names and all rules of a kind may be allowed."""
-    named = POINTS.most_accurate(9.0, policies=("economy", "theta=0.5"))
-    kind = POINTS.most_accurate(9.0, policies=("theta=*",))
-    none = POINTS.most_accurate(9.0, policies=("utility=1",))
-    assert (named and named.policy, kind and kind.policy, none) == ("theta=0.5", "theta=0.8", None)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.decision_record import CandidateRecord, DecisionRecord
 from router_service.core.reasons import Reason
-from router_service.policies.explanations import explain_choice, explain_record
+from router_service.policies.explanations import explain_choice
 
 P = {"mini": 0.91, "mid": 0.92, "big": 0.94}
 USD = {"mini": 0.001, "mid": 0.009, "big": 0.017}
@@ -59,81 +58,3 @@ def test_sentence_of_each_reason(arm: str, reason: str, policy: str) -> None:
     labels = {arm: f"haiku ({arm})"}
     named = explain_choice(arm, reason, policy, P, USD, labels).sentence
     assert named.startswith(f"haiku ({arm}): {sentence[:3]}")
-
-
-def test_facts_accompany_the_sentence() -> None:
-    """The threshold, the best arm, and the arms that qualify, the cheapest first."""
-    explained = explain_choice("mid", Reason.DRIFT, "drift=0.02", P, USD)
-    assert explained.threshold == pytest.approx(0.92)
-    assert (explained.best_arm, explained.qualifying_arms) == ("big", ("mid", "big"))
-    assert explain_choice("big", Reason.UTILITY, "utility=1", P, USD).threshold is None
-
-
-def record(**fields: object) -> DecisionRecord:
-    """Return the record of a routed request, with some fields replaced."""
-    values: dict[str, object] = {
-        "id": "dec_1",
-        "created": 0,
-        "model": "model-of-mini",
-        "arm": "mini",
-        "reason": "drift",
-        "policy": "drift=0.05",
-        "probabilities": P,
-        "expected_cost_usd": USD,
-        "stream": False,
-        "status": 200,
-        "ending": "complete",
-        "latency_s": 1,
-    }
-    return DecisionRecord.model_validate(values | fields)
-
-
-def candidate(arm: str, *, is_accepted: bool) -> CandidateRecord:
-    """Return a candidate of a verified answer."""
-    return CandidateRecord(
-        arm=arm, model=arm, step=1, is_accepted=is_accepted, p_correct=0.9, seconds=1
-    )
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({}, "mini: 91% is within 5 points of the best model (big, 94%) and costs 17 times less."),
-        (
-            {"reason": "fallback", "model": "next"},
-            "next: the next choice, because the router's choice, mini, failed.",
-        ),
-        (
-            {"reason": "fallback", "model": "next", "arm": None, "probabilities": None},
-            "next: the next choice, because the model before it failed.",
-        ),
-        (
-            {"reason": "pinned", "arm": None, "probabilities": None, "policy": None},
-            "model-of-mini: the request names this model.",
-        ),
-        (
-            {
-                "reason": "verified",
-                "candidates": (
-                    candidate("mini", is_accepted=False),
-                    candidate("big", is_accepted=True),
-                ),
-            },
-            "big: the likeliest of 2 models' answers (90%), by the verifier's estimate.",
-        ),
-        (
-            {"reason": "text", "candidates": (candidate("mini", is_accepted=True),)},
-            (
-                "mini: the first model that was asked; the router expected text, which is delivered"
-                " without verification."
-            ),
-        ),
-    ],
-)
-def test_explained_record(fields: dict[str, object], sentence: str) -> None:
-    """A record has the sentence in addition to its own fields, even if nothing was routed."""
-    found = record(**fields)
-    explained = explain_record(found)
-    assert explained.explanation == sentence
-    assert dict(explained).items() >= dict(found).items()
-    assert explained.best_arm == ("big" if found.probabilities else None)

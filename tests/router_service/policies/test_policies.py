@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -64,13 +62,6 @@ def test_arms_are_drawn_with_their_propensity(arms: int, data: st.DataObject, sh
     assert sum(propensities.values()) + missing == pytest.approx(1)
 
 
-@pytest.mark.parametrize("probabilities", [(), (0.5, math.nan)])
-def test_select_refuses_missing_probabilities(probabilities: tuple[float, ...]) -> None:
-    """No arms, or a probability that is not a number, is an error."""
-    with pytest.raises(ValueError, match="needs a probability for every arm"):
-        Threshold(0.5).choose(probabilities, [0.1] * len(probabilities))
-
-
 @pytest.mark.parametrize(
     "policy",
     [
@@ -81,13 +72,6 @@ def test_select_refuses_missing_probabilities(probabilities: tuple[float, ...]) 
 def test_policy_text_round_trip(policy: Policy | Verified) -> None:
     """`str` and `parse_policy` are inverses."""
     assert parse_policy(str(policy)) == policy
-
-
-def test_verified_policy_cannot_choose_once() -> None:
-    """A policy that needs answers is refused if the arm must be chosen before any answer."""
-    assert choose_once(Drift(0.1)) == Drift(0.1)
-    with pytest.raises(PolicyError, match="needs the answers of models"):
-        choose_once(Verified(0.002), param="--policy")
 
 
 @pytest.mark.parametrize(
@@ -144,9 +128,3 @@ def test_rows_are_selected_as_single_requests(rule: str) -> None:
     rows = zip(probabilities.tolist(), costs_usd.tolist(), strict=True)
     one_by_one = [policy.choose(row, cost).arm for row, cost in rows]
     assert policy.choose_rows(probabilities, costs_usd).tolist() == one_by_one
-
-
-def test_rows_without_probabilities_are_refused() -> None:
-    """A missing probability of any row is an error, as for a single request."""
-    with pytest.raises(ValueError, match="needs a probability for every arm"):
-        Drift(0.1).choose_rows(np.array([[0.5, 0.5], [0.5, np.nan]]), np.ones((2, 2)))

@@ -54,13 +54,3 @@ def test_patterns_outweigh_annotations_and_the_most_severe_one_counts() -> None:
     rules = RiskRules({Risk.READ_ONLY: ["*_rows"], Risk.DESTRUCTIVE: ["delete_*"]})
     assert rules.risk_of(ToolSpec("drop_rows", hints=(False, True))) is Risk.READ_ONLY
     assert rules.risk_of(ToolSpec("delete_rows", hints=(True, None))) is Risk.DESTRUCTIVE
-
-
-def test_highest_level_of_several_tools() -> None:
-    """The most severe tool decides; tools of unknown level do not count."""
-    read, write, unknown = ToolSpec("get_a"), ToolSpec("add_a"), ToolSpec("a")
-    assert RiskRules().highest((read, unknown)) is Risk.READ_ONLY
-    assert RiskRules().highest((read, write, unknown)) is Risk.WRITING
-    assert RiskRules().highest((unknown,)) is None
-    assert RiskRules().highest(()) is None
-    assert RiskRules(guesses=False).highest((read, write)) is None

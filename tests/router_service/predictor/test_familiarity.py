@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from router_service.apis.conversation import parse_conversation
 from router_service.artifact import ARTIFACTS, read_manifest
@@ -32,15 +31,6 @@ def features(tools: float = 1, query: float = 99, system: float = 0) -> tuple[fl
     return (1.0, float(tools), float(query), float(system))
 
 
-def test_distance_is_that_of_the_sizes_logarithms() -> None:
-    """Sizes are sums of features: it does not matter where a text stands."""
-    familiarity = Familiarity(SPEC, NAMES)
-    assert familiarity.distance(features()) == 0
-    assert familiarity.distance(features(tools=3)) == pytest.approx(math.log(2))
-    by_query, by_system = (features(query=999), features(query=99, system=900))
-    assert familiarity.distance(by_query) == pytest.approx(familiarity.distance(by_system))
-
-
 def test_familiarity_falls_with_the_distance_from_1_to_0() -> None:
     """It is interpolated between the kept shares, and is 0 beyond all held-out queries."""
     familiarity = Familiarity(SPEC, NAMES)
@@ -48,27 +38,6 @@ def test_familiarity_falls_with_the_distance_from_1_to_0() -> None:
     found = [familiarity.of(features(count)) for count in tools]
     assert found == pytest.approx([1, 1, 0.55, 0.1, 0.055, 0.01, 0, 0], abs=1e-6)
     assert familiarity.of(features(math.nan)) == 0
-
-
-def test_probabilities_shrink_below_the_limit() -> None:
-    """At the limit they are the router's, at 0 the base rates, and in between a mean of both."""
-    familiarity = Familiarity(SPEC, NAMES)
-    for value, expected in ((1.0, 0.9), (LIMIT, 0.9), (LIMIT / 4, 0.6), (0.0, 0.5)):
-        assert familiarity.shrink((0.9,), (0.5,), value) == pytest.approx((expected,))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"mean": (0.0,)},
-        {"distances": (1.0, 1.0, 4.0)},
-        {"shares": (0.1, 1.0, 0.01)},
-    ],
-)
-def test_inconsistent_numbers_are_refused(change: dict[str, Any]) -> None:
-    """A damaged manifest does not load."""
-    with pytest.raises(ValidationError):
-        FamiliaritySpec.model_validate({**SPEC.model_dump(), **change})
 
 
 def of_shipped(name: str, **fields: Any) -> float:  # noqa: ANN401

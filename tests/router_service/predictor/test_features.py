@@ -85,26 +85,6 @@ def test_features_counted_by_hand() -> None:
     assert dict(zip(COUNTED, found, strict=True)) == pytest.approx(COUNTED)
 
 
-def test_enum_values_in_the_query_are_counted() -> None:
-    """Both values of one enum are found, whatever their letter case, and none of the other enum."""
-    size = SchemaSummary("string", enum=("single", "twin"))
-    meal = SchemaSummary("string", enum=("vegan", "kosher"))
-    tool = ToolSpec("book", "", (Parameter("size", size, True), Parameter("meal", meal, False)))
-    asked = Conversation((Turn(Role.USER, "A Single room, or a twin?"),), (tool,))
-    names = ["enum_values_said", "enum_values_said_max", "enums_said_twice", "best_enums_said"]
-    assert extract(asked, names) == (2, 2, 1, 1)
-
-
-def test_only_the_latest_user_text_is_counted() -> None:
-    """Earlier user turns and later answers are not part of the query."""
-    turns = (
-        Turn(Role.USER, "one, two, three"),
-        Turn(Role.USER, "a, b"),
-        Turn(Role.ASSISTANT, ",,,,"),
-    )
-    assert extract(Conversation(turns), ["commas", "turns"]) == (1, 3)
-
-
 @pytest.mark.parametrize(
     ("text", "name", "count"),
     [

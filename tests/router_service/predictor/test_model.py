@@ -19,9 +19,7 @@ from router_service.predictor.model import (
     Platt,
     Temperature,
     batches_by_length,
-    pad_rows,
 )
-from router_service.predictor.packing import Packed
 
 ADAPTER: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 CALIBRATIONS: tuple[Calibration, ...] = (
@@ -80,11 +78,3 @@ def test_every_row_is_in_one_batch_of_similar_length(lengths: list[int], bound: 
         longest, shortest = (f(lengths[row] for row in batch) for f in (max, min))
         assert longest - shortest < BUCKET_TOKENS
         assert len(batch) == 1 or longest * len(batch) <= bound
-
-
-def test_padding_is_masked() -> None:
-    """A shorter row is padded after its ids, and the mask ends where the row ends."""
-    ids, mask, features = pad_rows([Packed((7, 8, 9), (1.5,), ()), Packed((7,), (2.5,), ())])
-    assert ids.tolist() == [[7, 8, 9], [7, 0, 0]]
-    assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert features.tolist() == [[1.5], [2.5]]

@@ -23,9 +23,7 @@ from router_service.apis.conversation import (
     parse_conversation,
 )
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.resources import CacheCounts
 from router_service.predictor.packing import (
-    CHARS_PER_TOKEN,
     Extent,
     Packed,
     PackedView,
@@ -34,7 +32,6 @@ from router_service.predictor.packing import (
     PackingSpec,
     Part,
     TemplateSlot,
-    signature,
 )
 
 LATEST, TOOLS, OTHERS = (
@@ -109,7 +106,6 @@ def booking(*messages: object, tools: int = 1) -> Conversation:
 
 SYSTEM = {"role": "system", "content": "be brief"}
 ASK = user("book a table for 4 in Oslo")
-TURNS = [user(f"turn {i}") for i in range(30)]
 
 
 def test_small_request_packs_into_these_tokens() -> None:
@@ -163,22 +159,6 @@ def test_slots_are_packed_as_words(
     assert unpack(pack(conversation, **spec), slot) == text
 
 
-@pytest.mark.parametrize("budget_tokens", [44, 47, 48])
-def test_older_turns_fill_the_window_newest_first(budget_tokens: int) -> None:
-    """The newest of the other turns go in, and one that fits only in part as far as it fits."""
-    packed = pack(booking(*TURNS, ASK), budget_tokens=budget_tokens)
-    assert unpack(packed, OTHERS).startswith("turn [UNK] ; turn [UNK] ;")
-    assert packed.parts[-1].is_cut
-    assert len(packed.token_ids) == budget_tokens
-
-
-def test_tools_beyond_their_cap_are_cut_and_marked() -> None:
-    """Signatures beyond their cap are cut, and end with the marker."""
-    text = unpack(pack(booking(ASK, tools=9)), TOOLS)
-    assert len(text.split()) == 20
-    assert text.endswith("[ truncated ]")
-
-
 def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
     """The latest user turn is cut in its middle, in equal shares; the tools keep their room."""
     packed = pack(booking(user("book " * 300 + "now " * 300)))
@@ -188,71 +168,6 @@ def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
     assert len(head.split()) - len(tail.split()) in {0, 1}
     assert unpack(packed, TOOLS).startswith("book _ table ( guests : integer")
     assert len(packed.token_ids) == 64
-
-
-def test_text_that_fits_exactly_is_not_cut() -> None:
-    """Tools, the user turn and an older turn are complete if their last token still fits."""
-    for cap, is_cut in ((14, False), (13, True)):
-        tools = part_of(pack(booking(ASK), tool_budget_tokens=cap), TOOLS)
-        assert (tools.is_cut, tools.stop - tools.start) == (is_cut, cap)
-    left = 64 - len(pack(Conversation((Turn(Role.USER, ""),))).token_ids)
-    for count, is_cut in ((left, False), (left + 1, True)):
-        user = part_of(pack(Conversation((Turn(Role.USER, "a " * count),))), LATEST)
-        assert (user.is_cut, bool(user.marker)) == (is_cut, is_cut)
-        # An older turn ends with ";".
-        old = Turn(Role.USER, "a " * (count - 1)), Turn(Role.USER, "")
-        assert pack(Conversation(old)).parts[-1].is_cut is is_cut
-
-
-@pytest.mark.parametrize(("extra", "is_cut"), [(0, False), (1, True)])
-def test_turn_is_cut_beyond_its_characters(extra: int, is_cut: bool) -> None:
-    """16 characters are read for each token that is left; one more marks a turn as cut."""
-    left = 64 - len(pack(Conversation((NOW,))).token_ids)
-    blanks = " " * (left * CHARS_PER_TOKEN - len("x  ; ") + extra)
-    packed = pack(Conversation((Turn(Role.USER, f"x{blanks}"), NOW)))
-    assert packed.parts[-1].is_cut is is_cut
-    left += 1  # without the token of "now"
-    blanks = " " * (left * CHARS_PER_TOKEN - 1 + extra)
-    packed = pack(Conversation((Turn(Role.USER, f"x{blanks}"),)))
-    assert unpack(packed, LATEST) == "[UNK]"
-    assert part_of(packed, LATEST).is_cut is is_cut
-
-
-@pytest.mark.parametrize("is_bert", [True, False])
-def test_repeated_texts_are_tokenized_once(shipped_tokenizer: Tokenizer, is_bert: bool) -> None:
-    """Packing the next request of a conversation looks up all earlier turns and all tools."""
-    packer = Packer(PackingSpec(), shipped_tokenizer if is_bert else word_tokenizer())
-    turns = Turn(Role.SYSTEM, "be brief"), Turn(Role.USER, "book a table"), NOW
-    tools = ToolSpec("book"), ToolSpec("call")
-    packer.pack(Conversation(turns, tools))
-    packer.pack(Conversation((*turns[:2], Turn(Role.TOOL, "ok"), turns[2]), tools))
-    assert packer.caches["signatures"].counts == CacheCounts(hits=2, misses=2)
-    # The only new text is the tool's answer.
-    assert packer.caches["turns"].counts == CacheCounts(hits=3, misses=4)
-
-
-@pytest.mark.parametrize(
-    "messages", [[{"role": "user"}], [{"role": "assistant", "content": None}], [7]]
-)
-def test_tools_are_packed_without_user_text(messages: list[object]) -> None:
-    """Without a user turn, or without any text, the tools are still packed."""
-    assert unpack(pack(booking(*messages)), TOOLS).startswith("book _ table")
-
-
-def test_signature_styles() -> None:
-    """A signature shows names with types, optional marks, enums, arrays and nesting; or names."""
-    number, text = {"type": "number"}, {"type": "string"}
-    properties = {
-        "a": {"enum": ["x", "y"]},
-        "b": {"type": "array", "items": number},
-        "c": {"type": "object", "properties": {"d": text, "e": number}},
-        "f": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-    }
-    function = {"name": "f", "parameters": {"required": ["a"], "properties": properties}}
-    tool = parse_conversation({"messages": [ASK], "functions": [function]}).tools[0]
-    shown = "f(a: x|y, b?: number[], c?: {d: string, e: number}, f?: integer|null)"
-    assert signature(tool) == shown
-    assert signature(tool, "names") == "f(a, b, c, f)"
 
 
 @pytest.mark.parametrize(
@@ -339,17 +254,6 @@ def test_long_turns_pack_as_if_tokenized_whole(shipped_tokenizer: Tokenizer, bla
         assert (other.is_cut, len(packed.token_ids)) == (True, 512)
 
 
-def test_characters_of_turns_without_words_are_limited() -> None:
-    """Thousands of one-token turns do not fill the window, and would take seconds to tokenize."""
-    old, blank = Turn(Role.USER, "old"), Turn(Role.USER, "x" + " " * 900)
-    others = part_of(pack(Conversation((old, *[blank] * 50, NOW)), budget_tokens=256), OTHERS)
-    assert others.is_cut
-    assert others.stop - others.start < 60
-    few = pack(Conversation((old, *[blank] * 5, NOW)), budget_tokens=256)
-    assert "old" in unpack(few, OTHERS).split()
-
-
-SHORT = Conversation((Turn(Role.USER, "weather in Oslo [SEP] now"),), (ToolSpec("get_weather"),))
 CUT = Conversation(
     (Turn(Role.USER, "old " * 300), Turn(Role.USER, "first " + "word " * 900 + "last")),
     tuple(ToolSpec(f"tool_number_{number}") for number in range(90)),
@@ -378,27 +282,6 @@ def text_of(view: PackedView, slot: TemplateSlot) -> str:
 def extents(view: PackedView) -> dict[TemplateSlot, Extent]:
     """Return the extents by slot."""
     return {extent.slot: extent for extent in view.extents}
-
-
-@pytest.mark.parametrize("conversation", [SHORT, CUT, Conversation(())], ids="short cut no".split())
-def test_view_shows_each_token_once(
-    viewer: PackedViewer, packer: Packer, conversation: Conversation
-) -> None:
-    """The pieces have as many tokens as the encoder's input, part by part."""
-    view, packed = viewer.view(conversation), packer.pack(conversation)
-    assert sum(piece.tokens for piece in view.pieces) == view.tokens == len(packed.token_ids)
-    for part in packed.parts:
-        shown = sum(piece.tokens for piece in view.pieces if piece.slot is part.slot)
-        assert shown == part.stop - part.start == extents(view)[part.slot].tokens
-    assert any(extent.is_cut for extent in view.extents) is (conversation is CUT)
-
-
-def test_view_shows_separators_in_user_text_as_text(viewer: PackedViewer) -> None:
-    """A user's `[SEP]` is shown as part of the request, not of the template."""
-    view = viewer.view(SHORT)
-    assert text_of(view, LATEST) == "weather in oslo [ sep ] now"
-    marks = "".join(piece.text for piece in view.pieces if piece.slot is None)
-    assert marks == "[CLS][SEP][SEP][SEP][SEP]"
 
 
 def test_view_shows_what_was_cut(viewer: PackedViewer, packer: Packer) -> None:

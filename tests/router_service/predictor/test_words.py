@@ -6,9 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import Punctuation
 
 from router_service.predictor.words import MAX_WORDS, WordTokenizer, tokenizes_words_separately
 
@@ -56,15 +53,6 @@ def test_number_of_words_is_limited(tokenizer: Tokenizer) -> None:
     for text in (first, second, first):
         assert list(words.encode(text)) == tokenizer.encode(text, add_special_tokens=False).ids
         assert words.known <= MAX_WORDS
-
-
-@pytest.mark.parametrize("missing", ["normalizer", "pre_tokenizer", "model"])
-def test_other_tokenizers_get_whole_texts(shipped_tokenizer: Tokenizer, missing: str) -> None:
-    """A tokenizer is not known to tokenize words separately if one part is not BERT's."""
-    assert tokenizes_words_separately(shipped_tokenizer)
-    other = {"normalizer": Lowercase(), "pre_tokenizer": Punctuation(), "model": WordLevel({})}
-    setattr(shipped_tokenizer, missing, other[missing])
-    assert not tokenizes_words_separately(shipped_tokenizer)
 
 
 def test_added_words_may_be_longer_than_words(shipped_tokenizer: Tokenizer) -> None:

@@ -22,7 +22,7 @@ from router_service.requests.turns import conversation_key, has_stalled, is_in_t
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
 from router_service.telemetry.metrics import Metrics
-from tests.bodies import ASK, BODY, WEATHER
+from tests.bodies import ASK, BODY
 from tests.endpoints import CHAT
 
 pytestmark = pytest.mark.anyio
@@ -96,22 +96,6 @@ def test_fields_of_known_clients_name_the_conversation(
 ) -> None:
     """A user's id names a conversation only if it contains a session; other types are ignored."""
     assert read_session(body) == name
-
-
-def test_requests_belong_together_by_session_key_and_tools() -> None:
-    """The conversation's opening replaces a missing session; keys and tools separate."""
-    first, later = request_of(ASK), request_of(NEXT)
-    other = request_of([{"role": "user", "content": "Another question"}])
-    assert conversation_key(first, None, None) == conversation_key(later, None, None)
-    assert conversation_key(first, None, None) != conversation_key(other, None, None)
-    assert conversation_key(first, "s", None) == conversation_key(other, "s", None)
-    assert conversation_key(first, "s", "alice") != conversation_key(first, "s", "bob")
-    assert conversation_key(first, None, None) != conversation_key(first, "s", None)
-    function = WEATHER["function"] | {"name": "search"}
-    subagent = request_of(ASK, tools=[{"type": "function", "function": function}])
-    assert conversation_key(first, "s", None) != conversation_key(subagent, "s", None)
-    named = request_of(NEXT, prompt_cache_key="s")
-    assert conversation_key(named, None, None) == conversation_key(first, "s", None)
 
 
 def test_a_request_that_is_not_longer_begins_a_conversation_anew() -> None:

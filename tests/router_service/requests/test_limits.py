@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
 from router_service.core.errors import OverloadedError
-from router_service.core.resources import AbandonedError, stop_if_abandoned
 from router_service.requests.limits import LARGE_BYTES, DecisionQueue
 from tests.serving import wait_for_async
 
@@ -56,16 +54,6 @@ async def until(condition: Callable[[], bool]) -> None:
     await wait_for_async(holds, "the condition holds")
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run an asynchronous test."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(bounded())
-
-
 async def test_callers_share_processor_time() -> None:
     """A caller with long decisions gets as much time as one with short ones, not as many turns."""
     work = Work()
@@ -93,28 +81,6 @@ async def test_callers_share_processor_time() -> None:
     queue.close()
 
 
-async def test_abandoned_decision_stops() -> None:
-    """If a client leaves, its decision ends between two stages, and its thread is free again."""
-    queue, begun, stopped = DecisionQueue(1, 10, 10.0), threading.Event(), threading.Event()
-
-    def decide() -> None:
-        begun.set()
-        try:
-            while True:
-                stop_if_abandoned()
-                time.sleep(0.001)
-        except AbandonedError:
-            stopped.set()
-            raise
-
-    left = asyncio.create_task(queue.run("a", 0, decide))
-    await asyncio.to_thread(begun.wait, 10)
-    left.cancel()
-    assert await queue.run("b", 0, divmod, 7, 2) == (3, 1)
-    assert stopped.is_set()
-    queue.close()
-
-
 async def test_large_bodies_do_not_occupy_all_threads() -> None:
     """They are read one after the other, while small ones have their own threads."""
     queue, work = DecisionQueue(1, 10, 10.0), Work()
@@ -124,41 +90,6 @@ async def test_large_bodies_do_not_occupy_all_threads() -> None:
     assert work.started == ["large0", "small"]
     work.end(*sizes)
     assert await asyncio.gather(*tasks) == list(sizes)
-    queue.close()
-
-
-async def test_place_is_freed_when_its_client_disconnects() -> None:
-    """The client's decision leaves the queue, and later decisions do not wait for it."""
-    queue, work = DecisionQueue(1, 2, 10.0), Work()
-    running = asyncio.create_task(queue.run("a", 0, work.named("running")))
-    await work.has_started(1)
-    leaving = [asyncio.create_task(queue.run("a", 0, work.named(f"left{i}"))) for i in range(2)]
-    await until(lambda: queue.waiting == 2)
-    for task in leaving:
-        task.cancel()
-    await asyncio.wait(leaving)
-    assert queue.waiting == 0
-    last = asyncio.create_task(queue.run("a", 0, work.named("last")))
-    work.end("running", "last")
-    assert [await running, await last] == ["running", "last"]
-    assert work.started == ["running", "last"]
-    queue.close()
-
-
-async def test_thread_is_passed_on_if_its_client_disconnects_simultaneously() -> None:
-    """Whether the place or the cancellation comes first, no thread is lost."""
-    queue, work = DecisionQueue(1, 100, 10.0), Work()
-    for _ in range(20):
-        work.started.clear()
-        running = asyncio.create_task(queue.run("a", 0, work.named("running")))
-        waiting = [asyncio.create_task(queue.run("a", 0, work.named("w"))) for _ in range(3)]
-        await work.has_started(1)
-        work.end("running", "w")
-        await running  # the next one has its thread now, or gets it at this moment
-        waiting[0].cancel()
-        await asyncio.wait(waiting)
-        assert queue.waiting == 0
-    assert await queue.run("a", 0, work.named("w")) == "w"
     queue.close()
 
 

@@ -57,19 +57,6 @@ def replica(shared: Shared) -> UpstreamObjectIndex:
     return UpstreamObjectIndex(memory(), GuardedStore(shared, lambda _: None))
 
 
-async def test_objects_of_another_replica_are_fetched_once() -> None:
-    """They are read from the shared store and then kept in memory."""
-    shared = Shared()
-    one, other = replica(shared), replica(shared)
-    one.remember(HELD)
-    await one.aclose()
-    assert other.find("resp_1") is None
-    assert await other.fetch("resp_1") == HELD
-    assert other.find("resp_1") == HELD
-    assert await other.fetch("resp_1") == HELD
-    assert shared.asked == ["resp_1"]
-
-
 async def test_the_first_creator_stays_the_owner() -> None:
     """An upstream that returns an id to another key changes nothing in either store."""
     shared = Shared()
@@ -83,14 +70,6 @@ async def test_the_first_creator_stays_the_owner() -> None:
     other.remember(theirs)
     await other.aclose()
     assert await replica(shared).fetch("resp_1") == mine
-
-
-@pytest.mark.parametrize("identifier", ["", "x" * 201, "x" * 900_000, "a\nb", "\ud800", "\0"])
-def test_invalid_ids_are_not_kept(identifier: str) -> None:
-    """An id of 0.9 MB takes no memory, and one that cannot be encoded raises nothing."""
-    held = UpstreamObjectIndex(memory())
-    held.remember(HELD.model_copy(update={"id": identifier}))
-    assert held.find(identifier) is None
 
 
 def test_access_to_objects() -> None:

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from router_service.access.listening import permitted_listen_host
-from router_service.artifact import SHIPPED
-from router_service.check import check
 from router_service.core.errors import ConfigError
 from router_service.requests.pool import UNPRICED, Pool
-from router_service.router import Router
 from router_service.runtime.engine import make_planner
 from router_service.settings import read_settings
 from tests.fakes import FakeRouter
@@ -44,15 +41,15 @@ MISTAKES = [
 ]
 
 
-def error_of(path: Path, router: Router | None = None) -> ConfigError:
+def error_of(path: Path) -> ConfigError:
     """Return the error for a configuration file that a gateway refuses."""
     with pytest.raises(ConfigError) as caught:
-        _prepare(path, router or FakeRouter())
+        _prepare(path)
     return caught.value
 
 
-def _prepare(path: Path, router: Router) -> None:
-    settings = read_settings(path, environ={})
+def _prepare(path: Path) -> None:
+    settings, router = read_settings(path, environ={}), FakeRouter()
     permitted_listen_host(settings)
     make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
 
@@ -63,30 +60,6 @@ def test_message_names_line_problem_and_remedy(tmp_path: Path, text: str, messag
     path = tmp_path / "config.yaml"
     path.write_text(MODELS + text)
     assert str(error_of(path)) == f"{path}:{len((MODELS + text).splitlines())}: {message}"
-
-
-def test_unusable_policies_are_named(tmp_path: Path) -> None:
-    """A wrong name leads to the artifact's names; a misspelled rule leads to the right one."""
-    path, router = tmp_path / "config.yaml", Router.load(SHIPPED)
-    names = ", ".join(sorted({*router.artifact.manifest.policies, "verified"}))
-    known = f"no policy has this name; use one of {names}"
-    models = MODELS.replace(
-        "large, litellm_params: {model: x", f"large, litellm_params: {{model: {router.arms[0]}"
-    )
-    for where, policy, problem in (
-        ("router.default_policy", "cheap", known),
-        ("router.default_policy", "drfit=0.1", "did you mean drift=0.1?"),
-        (
-            "router.default_policy",
-            "accuracy=87",
-            "an accuracy is between 0 and 1, not 87; for 87%, write accuracy=0.87",
-        ),
-    ):
-        _, *path_in_router = where.split(".")
-        section = "".join(f"{{{name}: " for name in path_in_router) + policy
-        section += "}" * len(path_in_router)
-        path.write_text(f"{models}router: {section}")
-        assert str(error_of(path, router)) == f"{path}:4: {where}: {problem}"
 
 
 def test_models_without_a_price_are_named_with_their_lines(tmp_path: Path) -> None:
@@ -100,14 +73,3 @@ def test_models_without_a_price_are_named_with_their_lines(tmp_path: Path) -> No
         f"{path}:4: model_list: a: {UNPRICED}",
         f"{path}:5: model_list: b: {UNPRICED}",
     ]
-
-
-def test_missing_artifact_says_what_an_artifact_is(tmp_path: Path) -> None:
-    """The file that does not exist is named, and the command that writes an artifact."""
-    path = tmp_path / "config.yaml"
-    path.write_text(f"{MODELS}router: {{artifact: {tmp_path}/none}}\nserver: {{port: 0}}\n")
-    (detail,) = [each.detail for each in check(path) if each.subject == "router"]
-    assert detail == (
-        f"{tmp_path}/none/manifest.json: cannot be read: No such file or directory; name a "
-        "directory that `switchcraft-train run` has written"
-    )

@@ -9,11 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from router_service.access.keyring import StoredKeys
-from router_service.apis.conversation import Conversation
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.errors import InvalidRequestError
 from router_service.core.releases import Canary, CanaryTrial, ExceededLimit, Release, Track
-from router_service.core.resources import Timer
 from router_service.policies.costs import Price
 from router_service.requests.parsing import parse_request
 from router_service.requests.planning import Plan, Planner
@@ -83,19 +80,6 @@ class BrokenRouter(FakeRouter):
         raise RuntimeError("the graph is damaged")
 
 
-class SlowRouter(FakeRouter):
-    """Router that decides when a test allows it."""
-
-    def __init__(self, go_on: Callable[[], object]) -> None:
-        super().__init__()
-        self._go_on = go_on
-
-    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
-        """Wait, then decide."""
-        self._go_on()
-        return super().predict(conversation, timer)
-
-
 EXPLORING = SETTINGS.model_copy(
     update={"router": RouterSettings(exploration_share=1, unknown_prices="allow")}
 )
@@ -149,16 +133,6 @@ def test_canary_decides_for_its_share_of_conversations() -> None:
     assert 250 < taken < 350
 
 
-def test_each_canary_gets_other_conversations() -> None:
-    """The share is drawn anew for each release, so that the same users do not try all of them."""
-    other = BOUNDS.model_copy(update={"release": RELEASE.model_copy(update={"created": "later"})})
-    router = planner(FakeRouter(TRIED))
-    one, two = (CanaryTrial(bounds, lambda *_: None) for bounds in (BOUNDS, other))
-    trials = [Releases(router, router, canary) for canary in (one, two)]
-    tracks = [tuple(plan(t, f"Question {n}").track for t in trials) for n in range(200)]
-    assert len(set(tracks)) == 4
-
-
 @pytest.mark.parametrize("router", [BrokenRouter(), FakeRouter(TRIED)])
 def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
     """If the canary cannot decide, the stable release does; the failure counts for the canary."""
@@ -170,36 +144,6 @@ def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
     assert {p.models[0].name for p in tried} == {"small" if is_broken else "large"}
     assert {p.router_failed for p in tried} == {is_broken}
     assert not any(p.router_failed for p in plans if p.track is Track.STABLE)
-
-
-@pytest.mark.parametrize("fields", [{"model": "medium"}, {"tools": []}])
-def test_unrouted_requests_are_not_the_canarys(fields: dict[str, object]) -> None:
-    """Pinned models and requests without tools use the stable release, and are not compared."""
-    trials = releases(FakeRouter(TRIED))
-    plans = [plan(trials, f"Question {number}", **fields) for number in range(30)]
-    assert {p.track for p in plans} == {Track.STABLE}
-
-
-def test_client_errors_are_equal_with_a_canary() -> None:
-    """An unknown model gives the same error with and without a canary."""
-    trials = releases(FakeRouter(TRIED))
-    for number in range(30):
-        with pytest.raises(InvalidRequestError, match="does not exist here"):
-            plan(trials, f"Question {number}", model="nobody")
-
-
-def test_canary_beyond_its_limits_is_stopped() -> None:
-    """The stable release decides from that request on; the stop is reported once."""
-    told: list[str] = []
-    trials = releases(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
-    canary = trials.trial
-    assert canary is not None
-    for _ in range(100):
-        canary.observe(Track.STABLE, has_failed=False, cost_usd=None)
-    for _ in range(20):
-        canary.observe(Track.CANARY, has_failed=True, cost_usd=None)
-    assert told == ["errors"]
-    assert {plan(trials, f"Question {n}").track for n in range(50)} == {Track.STABLE}
 
 
 def test_canary_and_stable_release_explore_their_own_arms() -> None:

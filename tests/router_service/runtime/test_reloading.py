@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -42,51 +41,6 @@ def started(configured: Settings) -> tuple[str, int | None]:
     return router.artifact.manifest.name, publication.serial if publication else None
 
 
-def test_artifact_serves_without_publication() -> None:
-    """Without `router.publication`, `router.artifact` serves."""
-    assert started(settings(None)) == (SHIPPED.name, None)
-
-
-def test_log_says_what_runs_the_router(caplog: pytest.LogCaptureFixture) -> None:
-    """Startup logs the graph and its provider, and warns if a configured GPU is not used.
-
-    An engine with the same router, as after a reload, does not repeat the lines.
-    """
-    configured, builder = settings(None), EngineBuilder()
-    on_gpu = configured.router.model_copy(update={"device": "cuda"})
-    with caplog.at_level(logging.INFO, "switchcraft"):
-        for router in (configured.router, on_gpu, on_gpu):
-            builder.router(configured.model_copy(update={"router": router}), None)
-    mine = (
-        each for each in caplog.records if each.name != "switchcraft.request"
-    )  # other gateways'
-    told = [(each.levelno, each.getMessage()) for each in mine]
-    line = (logging.INFO, "the router runs model.int8.onnx on CPUExecutionProvider")
-    assert told[:2] == [line, line]
-    ((level, warning),) = told[2:]
-    assert level == logging.WARNING
-    assert warning.startswith("router.device is cuda, but the artifact frontier-2025-12 has no")
-
-
-def test_stable_release_serves_from_directory(tmp_path: Path, other: Path) -> None:
-    """The stable release serves from the first request; the canary is added later."""
-    publish = ["publish", "--to", str(tmp_path)]
-    main([*publish, str(other)])
-    main([*publish, str(SHIPPED), "--as", "canary"])
-    router, publication = load_first_router(settings(tmp_path), EngineBuilder())
-    assert router.artifact.manifest.name == "other"
-    assert publication is not None
-    assert (publication.serial, publication.canary) == (2, None)
-
-
-def test_stable_release_serves_from_redis(redis_url: str, tmp_path: Path, other: Path) -> None:
-    """A pointer in Redis works like one in a directory."""
-    main(["publish", "--to", redis_url, "--store", str(tmp_path), str(other)])
-    assert started(settings("redis", redis_url)) == ("other", 1)
-    with redis.Redis.from_url(redis_url) as server:
-        server.delete(POINTER_KEY)
-
-
 @pytest.mark.parametrize("damage", ["nothing", "pointer", "release", "redis"])
 def test_unusable_publication_falls_back_to_artifact(
     damage: str, tmp_path: Path, other: Path, caplog: pytest.LogCaptureFixture
@@ -109,3 +63,22 @@ def test_redis_publication_needs_redis_url() -> None:
     problem = r"router\.publication: a publication in Redis needs server\.redis_url"
     with pytest.raises(ConfigError, match=problem):
         started(settings("redis"))
+
+
+def test_stable_release_serves_from_directory(tmp_path: Path, other: Path) -> None:
+    """The stable release serves from the first request; the canary is added later."""
+    publish = ["publish", "--to", str(tmp_path)]
+    main([*publish, str(other)])
+    main([*publish, str(SHIPPED), "--as", "canary"])
+    router, publication = load_first_router(settings(tmp_path), EngineBuilder())
+    assert router.artifact.manifest.name == "other"
+    assert publication is not None
+    assert (publication.serial, publication.canary) == (2, None)
+
+
+def test_stable_release_serves_from_redis(redis_url: str, tmp_path: Path, other: Path) -> None:
+    """A pointer in Redis works like one in a directory."""
+    main(["publish", "--to", redis_url, "--store", str(tmp_path), str(other)])
+    assert started(settings("redis", redis_url)) == ("other", 1)
+    with redis.Redis.from_url(redis_url) as server:
+        server.delete(POINTER_KEY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -14,29 +13,18 @@ import pytest
 
 from router_service.core.errors import StoreError
 from router_service.core.releases import Canary, Publication, Release
-from router_service.runtime.syncing import READ_TIMEOUT_S, START_S, Syncer
+from router_service.runtime.syncing import READ_TIMEOUT_S, Syncer
 from router_service.store.backends import Snapshot
 from router_service.store.memory import MemorySharedState
 from router_service.store.pointers import POINTER_FILE
 from router_service.store.records import FIRST_PAUSE_S
 from router_service.telemetry.metrics import Metrics
-from tests.serving import wait_for_async
+from tests.clock import Clock
 
 RELEASE = Release(
     name="two", path="/releases/two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
 )
 PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEASE))
-
-
-class Clock:
-    """Clock that stands still until a test sets it."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
 
 
 class Unreliable(MemorySharedState):
@@ -121,18 +109,6 @@ def run(check: Callable[[Gateway], Awaitable[None]], directory: Path | None = No
     asyncio.run(running())
 
 
-def test_local_cool_down_is_shared() -> None:
-    """A cool-down is written with its remaining time, and read by all replicas."""
-
-    async def check(gateway: Gateway) -> None:
-        gateway.syncer.opened("a", 10)
-        gateway.clock.now_s += 4
-        await gateway.syncer.sync()
-        assert gateway.cool_downs == {"a": 6}
-
-    run(check)
-
-
 def test_cool_down_is_adopted_once_and_ends_with_entry() -> None:
     """An unchanged entry is not adopted again, a later end is, and a deleted entry ends it."""
 
@@ -179,75 +155,6 @@ def test_only_the_canarys_rejection_is_read() -> None:
     run(check)
 
 
-def test_changes_during_an_outage_are_shared_later(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Expired cool-downs are not written; a metric and two log lines report the outage."""
-
-    async def check(gateway: Gateway) -> None:
-        gateway.state.is_away = True
-        gateway.syncer.opened("short", 0.1)
-        gateway.syncer.opened("long", 10)
-        gateway.syncer.reject("release", "why")
-        await gateway.syncer.sync()
-        assert gateway.up == 0
-        assert gateway.followed[-1] == (None, frozenset({"release"}))
-        gateway.state.is_away = False
-        gateway.clock.now_s += FIRST_PAUSE_S
-        await gateway.syncer.sync()
-        assert gateway.up == 1
-        assert gateway.cool_downs == {"long": 10 - FIRST_PAUSE_S}
-        assert gateway.followed[-1] == (None, frozenset({"release"}))
-        assert await gateway.state.is_rejected("release")
-
-    with caplog.at_level(logging.WARNING, "switchcraft.store"):
-        run(check)
-    first, second = (entry.message for entry in caplog.records)
-    assert "using local state" in first
-    assert "reachable again" in second
-
-
-@pytest.mark.parametrize("seconds", [0.0, START_S])
-def test_late_answers_at_the_start_are_no_outage(
-    caplog: pytest.LogCaptureFixture, seconds: float
-) -> None:
-    """The first reads of a busy process may fail; an outage is one that lasts."""
-
-    async def check(gateway: Gateway) -> None:
-        gateway.state.is_away = True
-        running = asyncio.create_task(gateway.syncer.run())
-
-        async def has_asked(times: int) -> bool:
-            return gateway.state.asked >= times
-
-        await wait_for_async(lambda: has_asked(2), "the state was asked twice")
-        gateway.clock.now_s += seconds
-        await wait_for_async(lambda: has_asked(3), "the state was asked again")
-        assert gateway.up == (0 if seconds else 1)
-        gateway.state.is_away = False
-        gateway.clock.now_s += FIRST_PAUSE_S
-        await wait_for_async(lambda: has_asked(4), "the state answers")
-        gateway.syncer.stop()
-        await running
-        assert gateway.up == 1
-
-    with caplog.at_level(logging.WARNING, "switchcraft.store"):
-        run(check)
-    assert len(caplog.records) == (2 if seconds else 0)
-
-
-def test_pointer_in_directory_needs_no_shared_state(tmp_path: Path) -> None:
-    """A pointer in a directory is followed while the shared state is unreachable."""
-    (tmp_path / POINTER_FILE).write_bytes(b"text")
-
-    async def check(gateway: Gateway) -> None:
-        gateway.state.is_away = True
-        await gateway.syncer.sync()
-        assert gateway.followed == [(b"text", frozenset())]
-
-    run(check, tmp_path)
-
-
 def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A read that hangs delays one synchronization, is logged once, and continues in its thread."""
     pipe = tmp_path / POINTER_FILE
@@ -267,36 +174,6 @@ def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptur
     # Exporters that earlier tests have started may log in their own threads.
     own = [entry.message for entry in caplog.records if entry.name.startswith("switchcraft")]
     assert own == [f"{problem}; the gateway keeps its current publication"]
-
-
-def test_unexpected_error_does_not_end_the_loop() -> None:
-    """The next synchronization runs after one that raised an unexpected error."""
-
-    async def check(gateway: Gateway) -> None:
-        looks: list[float] = []
-        enough = asyncio.Event()
-
-        def look() -> None:
-            looks.append(gateway.clock())
-            if len(looks) == 2:
-                enough.set()
-            raise RuntimeError("a fault")
-
-        syncer = Syncer(
-            gateway.state,
-            gateway.metrics,
-            adopt=lambda _begun, _ended: None,
-            follower=gateway,
-            after_sync=look,
-            clock=gateway.clock,
-        )
-        running = asyncio.create_task(syncer.run())
-        async with asyncio.timeout(10):
-            await enough.wait()
-            syncer.stop()
-            await running
-
-    run(check)
 
 
 def test_stop_ends_a_run_whose_state_loses_cancellations() -> None:

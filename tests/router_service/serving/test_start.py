@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from router_service.core.errors import ConfigError
-from router_service.database.engine import Database
-from router_service.database.schema import REVISION
 from router_service.serving.serve import prepare_database
 from router_service.settings import DatabaseSettings, KeySettings, Settings, read_settings
 
@@ -27,14 +23,6 @@ def settings(url: str | None, *, keys: KeySettings = NO_KEYS, is_default: bool =
     return Settings(keys=keys, database=database, has_default_database=is_default)
 
 
-def test_usable_database_is_created(tmp_path: Path) -> None:
-    """The tables exist before any worker starts."""
-    url = f"sqlite:///{tmp_path / 'state' / 'a.db'}"
-    assert prepare_database(settings(url))
-    with closing(Database(url)) as database:
-        assert database.examine() == REVISION
-
-
 @pytest.mark.parametrize("keys", [NO_KEYS, METRICS_ONLY])
 def test_unusable_database_stops_a_gateway_without_keys(keys: KeySettings) -> None:
     """One error says where the database is, what is wrong and what to do, without the password."""
@@ -46,24 +34,6 @@ def test_unusable_database_stops_a_gateway_without_keys(keys: KeySettings) -> No
     assert "repair the database, correct its address, or set keys.api or keys.admin" in text
     assert "s3cret" not in text
     assert "\n" not in text
-
-
-@pytest.mark.parametrize("keys", [KEYS, KeySettings(admin=SecretStr("swc-admin-91f3c5d7a2"))])
-def test_keys_of_the_configuration_suffice(keys: KeySettings) -> None:
-    """With keys of its own, the gateway starts with the configured database, and tries again."""
-    assert prepare_database(settings(AWAY, keys=keys))
-
-
-@pytest.mark.parametrize("url", [None, "sqlite:////proc/no/such/a.db"])
-def test_default_file_that_cannot_be_created_is_a_warning(
-    url: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without a place for it, the database is lost at the end, and the log says so."""
-    with caplog.at_level(logging.WARNING):
-        assert not prepare_database(settings(url, is_default=url is not None))
-    (record,) = caplog.records
-    assert "keys, budgets and usage are lost when the gateway ends" in record.getMessage()
-    assert "set database.url" in record.getMessage()
 
 
 def test_default_file_that_is_damaged_stops_a_gateway_without_keys(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.apis.capabilities import Capabilities, Feature
 from router_service.core.errors import ConfigError
 from router_service.policies.costs import LongPromptPrice, Price
 from router_service.settings import Deployment, Model, Settings, Timeouts
@@ -126,21 +125,6 @@ def test_deployments_without_weights_share_by_limits(load: Load) -> None:
     assert (eu.key_header, eu.listed_as, us.base_model) == ("api-key", "gpt-4o", None)
 
 
-def test_weights_take_precedence_over_limits(load: Load) -> None:
-    """As in LiteLLM: weight if any deployment has one, then rpm, then tpm, then equal shares."""
-    params = "{{model: openai/x, api_base: 'http://{}', {}}}"
-
-    def weights(*shares: str) -> list[float]:
-        entries = (entry(params.format(index, share)) for index, share in enumerate(shares))
-        (model,) = load(listing(*entries)).models
-        return [deployment.weight for deployment in model.deployments]
-
-    assert weights("weight: 3, rpm: 1", "rpm: 9") == [3, 0]
-    assert weights("weight: 0, rpm: 1", "rpm: 9") == [1, 9]
-    assert weights("tpm: 2", "tpm: 3") == [2, 3]
-    assert weights("timeout: 1", "timeout: 1") == [1, 1]
-
-
 def test_deployment_timeouts_override_router_timeouts(load: Load) -> None:
     """The router's timeouts override the library's, and our section overrides both."""
     models = by_name(load(PRODUCTION))
@@ -177,29 +161,6 @@ def test_fallbacks_are_own_or_default_then_for_long_inputs(load: Load) -> None:
     assert by_name(load(two))["n"].fallbacks == ()
 
 
-def test_alias_is_another_name_of_a_model(load: Load) -> None:
-    """Both forms of an alias work, and fallbacks may use it."""
-    settings = load(PRODUCTION)
-    assert settings.aliases == {"gpt-4": "gpt-4o", "hidden-claude": "claude-sonnet"}
-    aliases = "{model_group_alias: {a: n}, fallbacks: [{m: [a, n]}]}"
-    two = load(listing(entry(), entry(name="n"), extra=f"router_settings: {aliases}"))
-    assert by_name(two)["m"].fallbacks == ("n",)
-
-
-def test_redis_settings_become_one_address(load: Load) -> None:
-    """Our own setting overrides host, port and password."""
-    redis_url = load(PRODUCTION).server.redis_url
-    assert redis_url is not None
-    assert redis_url.get_secret_value() == "redis://:p%40ss%2Fword@redis.internal:6380/0"
-    own = load(PRODUCTION + "server: {redis_url: 'redis://own'}").server.redis_url
-    assert own is not None
-    assert own.get_secret_value() == "redis://own"
-    bare = load(listing(entry(), extra="router_settings: {redis_host: r}")).server.redis_url
-    assert bare is not None
-    assert bare.get_secret_value() == "redis://r:6379/0"
-    assert load(listing(entry())).server.redis_url is None
-
-
 def test_all_kinds_of_prices_are_read(load: Load) -> None:
     """Cache prices, prices of long prompts and prices per second are read."""
     models = by_name(load(PRODUCTION))
@@ -221,34 +182,12 @@ def test_all_kinds_of_prices_are_read(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "capabilities"),
-    [
-        ("{supports_vision: true, mode: chat}", Capabilities()),
-        (
-            "{max_output_tokens: 4096, max_tools: 128}",
-            Capabilities(max_output_tokens=4096, max_tools=128),
-        ),
-        (
-            "{supports_tool_choice: false, supports_response_schema: false}",
-            Capabilities(unsupported=frozenset({Feature.TOOL_CHOICE, Feature.JSON_SCHEMA})),
-        ),
-    ],
-)
-def test_capabilities_are_missing_only_if_denied(
-    load: Load, info: str, capabilities: Capabilities
-) -> None:
-    """Values that `model_info` grants or omits are not missing."""
-    assert load(listing(entry(info=info))).models[0].capabilities == capabilities
-
-
-@pytest.mark.parametrize(
     ("params", "info", "dialects"),
     [
         ("{model: openai/gpt-4o, api_key: k}", "{}", "chat responses"),
         ("{model: anthropic/claude-x, api_key: k}", "{}", "messages"),
         ("{model: groq/llama, api_key: k}", "{}", "chat"),
         ("{model: openai/x, api_key: k}", "{mode: responses}", "responses"),
-        ("{model: openai/x, api_key: k}", "{mode: embedding}", ""),
         (
             "{model: openai/x, api_base: 'http://h/v1'}",
             "{mode: chat, supported_endpoints: [/v1/messages, /v1/batch, /v1/responses]}",
@@ -263,13 +202,6 @@ def test_provider_and_model_info_decide_which_apis_a_deployment_speaks(
     (deployment,) = load(listing(entry(params, info))).models[0].deployments
     assert " ".join(map(str, deployment.apis)) == dialects
     assert (deployment.key_header == "x-api-key") == ("anthropic/" in params)
-
-
-def test_model_has_the_capabilities_that_all_deployments_share(load: Load) -> None:
-    """Any deployment may be chosen, so the smallest window and every missing feature count."""
-    assert by_name(load(PRODUCTION))["gpt-4o"].capabilities == Capabilities(
-        context_window_tokens=64_000, unsupported=frozenset({Feature.IMAGES})
-    )
 
 
 WARNED = {
@@ -296,54 +228,6 @@ def test_each_unsupported_setting_is_reported(load: Load) -> None:
     assert reported.keys() == WARNED.keys()
     for path, words in WARNED.items():
         assert words in reported[path]
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "words"),
-    [
-        (
-            "router_settings: {routing_strategy: least-busy}",
-            "router_settings.routing_strategy",
-            "by weight",
-        ),
-        (
-            "router_settings: {fallbacks: [{m: [gone]}]}",
-            "router_settings.fallbacks",
-            "'gone' is not in model_list",
-        ),
-        (
-            "router_settings: {model_group_alias: {a: gone}}",
-            "router_settings.model_group_alias.a",
-            "not in model_list",
-        ),
-        ("litellm_settings: {brand_new: 1}", "litellm_settings.brand_new", "no effect"),
-        ("guardrails: [{guardrail_name: x}]", "guardrails", "no guardrail"),
-    ],
-)
-def test_consequence_of_an_unsupported_setting(
-    load: Load, text: str, path: str, words: str
-) -> None:
-    """Settings that matter for keys, limits and retries have their own sentence."""
-    (setting,) = load(listing(entry(), extra=text)).unsupported
-    assert setting.where == path
-    assert words in setting.problem
-
-
-@pytest.mark.parametrize(
-    ("params", "info", "path"),
-    [
-        ("drop_params: true", "{}", "model_list.0.litellm_params.drop_params"),
-        ("timeout: 3", "{access_groups: [a]}", "model_list.0.model_info.access_groups"),
-        ("timeout: 3", "{input_cost_per_token: 1}", "model_list.0"),
-    ],
-)
-def test_unsupported_setting_of_a_deployment_is_reported(
-    load: Load, params: str, info: str, path: str
-) -> None:
-    """The path contains the entry's index; an incomplete price is reported too."""
-    text = listing(entry(f"{{model: openai/x, api_base: 'http://h/v1', {params}}}", info))
-    (setting,) = load(text).unsupported
-    assert setting.where == path
 
 
 def test_request_parameters_are_read(load: Load) -> None:
@@ -414,10 +298,3 @@ def test_providers_have_litellms_addresses_and_keys(
     deployment = only(load(listing(entry(params)), environ))
     assert deployment.url("/chat/completions") == url
     assert (deployment.api_key.get_secret_value() if deployment.api_key else None) == key
-
-
-def test_reports_do_not_contain_secrets(load: Load) -> None:
-    """Neither the report nor the settings' representation contains a key or a password."""
-    settings = load(PRODUCTION + "credential_list: [{name: very-secret}]")
-    for text in (repr(settings), settings.model_dump_json(), str(settings.unsupported)):
-        assert not any(s in text for s in ("azure-eu", "p@ss", "p%40ss", "very-secret"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
@@ -68,21 +66,3 @@ def test_unknown_address_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigError, match=r"server\.redis_url") as caught:
         open_backend(url, LIMITS)
     assert "planted" not in f"{caught.value!s}{caught.value!r}"
-
-
-def test_a_backend_is_imported_only_when_it_is_used() -> None:
-    """A gateway and a publisher without Redis do not load its client."""
-    script = (
-        "import sys\n"
-        "import router_service.serving.app, switchcraft_training.publishing.releases\n"
-        "from router_service.store.backends import open_backend\n"
-        "from router_service.settings import ServerSettings\n"
-        "open_backend('memory:', ServerSettings().store_limits)\n"
-        "print('redis' in sys.modules, 'router_service.store.parent_process' in sys.modules)\n"
-        "ServerSettings(redis_url='redis://127.0.0.1')\n"
-        "open_backend('redis://127.0.0.1', ServerSettings().store_limits)\n"
-        "print('redis' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)  # noqa: PLW1510
-    lines = done.stdout.split()
-    assert (lines[0], lines[-1]) == ("False", "True"), done.stderr

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from itertools import pairwise
 
 import hypothesis
 import pytest
@@ -14,7 +12,6 @@ from hypothesis import strategies
 
 from router_service.core.errors import StoreError
 from router_service.store.backends import (
-    MAX_USE_US,
     MINUTE_US,
     SLOT_TTL_S,
     Correction,
@@ -25,21 +22,9 @@ from router_service.store.backends import (
 )
 from router_service.store.memory import MemoryLimits
 from router_service.store.parent_process import serve_workers
+from tests.clock import Clock
 from tests.router_service.store.conftest import LIMITS, Replicas, Run
 from tests.serving import wait_for_async
-
-SECOND_US = 1_000_000
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
 
 
 def rate(name: str, amount: int, limit: int) -> LimitDemand:
@@ -95,25 +80,6 @@ def test_no_window_exceeds_the_limit_and_the_burst(
             rounding = len(admitted) * limit / MINUTE_US + 1e-6
             refilled = (end - start) * limit / MINUTE_US
             assert total - larger <= limit + refilled + rounding
-
-
-def test_no_request_uses_a_rate_for_more_than_an_hour() -> None:
-    """Even an absurd amount, or correction, is forgotten after an hour."""
-    clock = Clock()
-    store = MemoryLimits(clock)
-    store.take_now("a", [rate("r", 10**9, 1)])
-    store.settle_now([Correction("r", 10**15, "a")])
-    assert store.take_now("b", [rate("r", 1, 1)]) == [MAX_USE_US]
-
-
-def test_rates_that_are_not_in_use_are_forgotten() -> None:
-    """Memory holds what was in use within the last minutes, and not each name for ever."""
-    clock = Clock()
-    store = MemoryLimits(clock)
-    for number in range(10_000):
-        store.take_now("a", [rate(f"r{number}", 1, 60)])
-        clock.now_s += 0.1
-    assert len(store._free_us) < 3000
 
 
 def test_a_request_takes_all_or_nothing(replicas: Run) -> None:
@@ -190,55 +156,6 @@ def test_lost_slots_are_held_again_by_a_renewal(replicas: Run) -> None:
     replicas(run)
 
 
-@hypothesis.given(
-    steps=strategies.lists(
-        strategies.tuples(
-            strategies.sampled_from(["take", "settle", "free"]),
-            strategies.integers(0, 3),
-            strategies.integers(1, 40),
-        ),
-        max_size=40,
-    )
-)
-@hypothesis.settings(
-    max_examples=20, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
-)
-def test_all_backends_give_the_same_answers(
-    redis_url: str, steps: list[tuple[str, int, int]]
-) -> None:
-    """The same requests are admitted by memory, by the parent of workers and by Redis.
-
-    The limits are so high that the time between the steps does not matter.
-    """
-
-    async def run() -> None:
-        async with serve_workers(LIMITS) as directory:
-            places = ("memory:", f"workers:{directory}", redis_url)
-            stores = [open_backend(place, LIMITS).limit_store() for place in places]
-            names = [f"{os.getpid()}-{time.monotonic_ns()}-{n}" for n in range(4)]
-            for number, (kind, which, amount) in enumerate(steps):
-                name, holder = names[which], f"h{number % 5}"
-                for store in stores:
-                    if kind == "settle":
-                        await store.settle([Correction(name, (amount - 20) * MINUTE_US, holder)])
-                    elif kind == "free":
-                        await store.settle([Correction(f"{name}s", None, holder)])
-                if kind == "take":
-                    wanted = [
-                        LimitDemand(name, 30 * MINUTE_US, amount * MINUTE_US),
-                        slot(f"{name}s", 3),
-                    ]
-                    used = [await store.take(holder, wanted) for store in stores]
-                    for one, other in pairwise(used):
-                        assert abs(one[0] - other[0]) < MINUTE_US / 2
-                        assert one[1] == other[1]
-                        assert fits(wanted, one) == fits(wanted, other)
-            for store in stores:
-                await store.aclose()
-
-    asyncio.run(run())
-
-
 def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
     """The parent frees the slots of a closed connection; Redis those that nobody renews."""
 
@@ -269,20 +186,6 @@ def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
         await store.aclose()
 
     asyncio.run(run())
-
-
-def test_slots_of_workers_expire_if_nobody_renews_them() -> None:
-    """A slot whose release was lost is free after its time; a renewed one is not."""
-    clock = Clock()
-    store = MemoryLimits(clock, SLOT_TTL_S)
-    assert fits([slot("s", 2)], store.take_now("a", [slot("s", 2)]))
-    assert fits([slot("s", 2)], store.take_now("b", [slot("s", 2)]))
-    clock.now_s += SLOT_TTL_S - 1
-    store.renew_now("s", "b")
-    assert store.take_now("c", [slot("s", 2)]) == [2]
-    clock.now_s += 2
-    assert store.take_now("c", [slot("s", 2)]) == [1]
-    assert store.take_now("d", [slot("s", 2)]) == [2]
 
 
 def test_operations_fail_without_the_store() -> None:

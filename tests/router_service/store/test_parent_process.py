@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.errors import ConfigError, StoreError
+from router_service.core.errors import StoreError
 from router_service.settings import ServerSettings
 from router_service.store.parent_process import (
     SOCKET,
@@ -123,19 +123,3 @@ def test_worker_connects_again(tmp_path: Path) -> None:
             await store.get("a")
 
     asyncio.run(check())
-
-
-def test_missing_socket_is_a_configuration_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A directory for temporary files whose path is too long for a socket is named."""
-    directory = tmp_path / ("x" * 100)
-    directory.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(directory))
-
-    async def check() -> None:
-        async with serve_workers(ServerSettings().store_limits):
-            pass
-
-    with pytest.raises(ConfigError, match=r"TMPDIR: .*too long"):
-        asyncio.run(check())

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import cast
 
 import pytest
-import redis
 
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import StoreError
-from router_service.store.backends import RecordStore, Retention, StoreLimits
+from router_service.store.backends import RecordStore
 from router_service.store.memory import MAX_MEAN_BYTES, MemoryStore
 from router_service.store.records import (
     FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
     MAX_WRITES_IN_FLIGHT,
     GuardedStore,
-    Reachability,
 )
-from router_service.store.redis import RedisBackend, RedisRecords
+from tests.clock import Clock
 
 
 def record(name: str = "dec_1") -> DecisionRecord:
@@ -37,22 +33,6 @@ def record(name: str = "dec_1") -> DecisionRecord:
         ending="complete",
         latency_s=0.1,
     )
-
-
-def redis_records(url: str) -> RedisRecords[DecisionRecord]:
-    """Return a store in Redis."""
-    return RedisBackend(url, StoreLimits(Retention(60, 1))).records(DecisionRecord)
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
 
 
 class Unreliable:
@@ -103,27 +83,6 @@ def test_one_keys_records_do_not_push_out_those_of_others() -> None:
     assert [i for i, each in enumerate(flood) if store.find(each.id)] == list(range(43, 50))
 
 
-@pytest.mark.parametrize("listens", [True, False])
-def test_unreachable_redis_fails_quickly(listens: bool) -> None:
-    """A Redis that is down, or that does not answer, raises StoreError within a second."""
-
-    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(3)
-        writer.close()
-
-    async def check() -> None:
-        server = await asyncio.start_server(silent, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1] if listens else 9
-        store = redis_records(f"redis://127.0.0.1:{port}/0")
-        async with asyncio.timeout(1):
-            with pytest.raises(StoreError):
-                await store.put(record())
-        await store.aclose()
-        server.close()
-
-    asyncio.run(check())
-
-
 def guarded(
     check: Callable[[Unreliable, GuardedStore[DecisionRecord], list[str]], object],
     clock: Clock | None = None,
@@ -139,30 +98,6 @@ def guarded(
         await guard.aclose()
 
     asyncio.run(run())
-
-
-def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Every lost write counts. The log has one line for the outage and one for its end."""
-    clock = Clock()
-
-    async def check(
-        store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
-    ) -> None:
-        for away in (False, True, True, True, False, False):
-            clock.now_s += LONGEST_PAUSE_S
-            store.is_away = away
-            guard.save(record())
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        assert lost == ["put"] * 3
-        assert len(store.kept) == 3
-
-    with caplog.at_level(logging.WARNING, "switchcraft.store"):
-        guarded(check, clock)
-    messages = [entry.message for entry in caplog.records]
-    assert len(messages) == 2
-    assert messages[0].startswith("store unreachable, requests are served without it: cause=")
-    assert messages[1] == "store reachable again"
 
 
 def test_a_failed_store_is_not_used_during_the_pause() -> None:
@@ -191,23 +126,6 @@ def test_a_failed_store_is_not_used_during_the_pause() -> None:
     guarded(check, clock)
 
 
-def test_pauses_double_up_to_a_limit() -> None:
-    """Consecutive failures pause for 0.5, 1, 2, 4 and then 5 seconds.
-
-    Concurrent ones count once.
-    """
-    store, now_s, exc = Reachability("store", "waiting"), 0.0, StoreError("do it", "it is away")
-    for pause_s in (0.5, 1, 2, 4, 5, 5):
-        store.record_failure(now_s, exc)
-        store.record_failure(now_s, exc)
-        assert store.is_pausing(now_s + pause_s - 0.01)
-        now_s += pause_s
-        assert not store.is_pausing(now_s)
-    store.record_success()
-    store.record_failure(now_s, exc)
-    assert not store.is_pausing(now_s + FIRST_PAUSE_S)
-
-
 def test_writes_in_flight_are_bounded() -> None:
     """If a store hangs, further writes are counted as lost."""
 
@@ -220,26 +138,6 @@ def test_writes_in_flight_are_bounded() -> None:
         assert lost == ["overflow"] * 3
 
     guarded(check)
-
-
-def test_a_damaged_record_is_unknown(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A record that no gateway wrote counts as unknown, whatever its size, and not as an outage."""
-    values = [b"", b"\xff", b"[]", b"{}", b'{"id": 1}', b"null", b"[" * 100_000, b"x" * 10_000_000]
-
-    async def check() -> None:
-        with redis.Redis.from_url(redis_url) as client:
-            for number, value in enumerate(values):
-                client.set(f"switchcraft:decision:dec_damaged_{number}", value)
-        store = redis_records(redis_url)
-        guard = GuardedStore[DecisionRecord](store, lambda _: None)
-        for number in range(len(values)):
-            assert await guard.get(f"dec_damaged_{number}") is None
-        assert await guard.get("a lone surrogate \ud800") is None
-        assert guard.is_reachable
-        await guard.aclose()
-
-    asyncio.run(check())
-    assert "damaged record in Redis is ignored: kind=decision" in caplog.text
 
 
 def test_memory_is_limited_by_bytes_and_time_too() -> None:

@@ -92,15 +92,6 @@ def test_lines_are_written_at_once(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o007 == 0
 
 
-def test_workers_share_a_folder(tmp_path: Path) -> None:
-    """Each worker has its own files, even if they begin in the same second."""
-    logs = [Written(tmp_path) for _ in range(3)]
-    for number, written in enumerate(logs):
-        written.write(f"dec_{number}")
-    assert len(logs[0].files()) == 3
-    assert sorted(logs[0].names()) == ["dec_0", "dec_1", "dec_2"]
-
-
 def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
     """Files are hardly larger than the limit, and no line is split or lost."""
     written = Written(tmp_path, max_file_mb=0.001)
@@ -127,32 +118,9 @@ def test_no_line_is_kept_longer_than_the_retention(tmp_path: Path) -> None:
     assert written.files() == [odd, other]
 
 
-def test_empty_file_is_removed(tmp_path: Path) -> None:
-    """A gateway without decisions leaves no file."""
-    written = Written(tmp_path)
-    written.log.close()
-    assert written.files() == []
-
-
 def outage_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the log messages about the decision log."""
     return [r.getMessage() for r in caplog.records if r.name == "switchcraft.decision_log"]
-
-
-def test_deleted_folder_is_created_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No line is lost, and each deletion is logged once."""
-    folder = tmp_path / "logs" / "log"
-    written = Written(folder)
-    assert outage_messages(caplog) == []
-    for _ in range(2):
-        written.write("dec_1")
-        shutil.rmtree(folder.parent)
-        written.write("dec_2", "dec_3")
-        assert written.names() == ["dec_2", "dec_3"]
-    assert written.is_up
-    assert written.failed == 0
-    again = f"created the decision log's folder again: path={folder}"
-    assert outage_messages(caplog) == [again, again]
 
 
 def test_outage_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -210,16 +178,6 @@ def test_full_disk_leaves_complete_lines(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "log")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.stdout == "ok\n", ended.stderr
-
-
-def test_file_covers_one_day_at_most(tmp_path: Path) -> None:
-    """A gateway without traffic closes its file after a day."""
-    written = Written(tmp_path)
-    written.write("dec_1")
-    written.clock.advance(DAY_S)
-    written.log.tidy()
-    written.write("dec_2")
-    assert len(written.files()) == 2
 
 
 def test_worker_is_bounded_and_survives_failures() -> None:

@@ -48,15 +48,6 @@ def test_request_is_one_aligned_line_of_text() -> None:
     ]
 
 
-def test_request_without_a_model_shows_its_path() -> None:
-    """Requests for pages show method and path; a refused one says so."""
-    page, refused = request(method="GET", path="/ui"), request(status=400)
-    assert texts(page, refused) == [
-        "200           812 ms  GET /ui",
-        "400           812 ms  refused  id=dec_1",
-    ]
-
-
 def test_text_cannot_control_the_terminal() -> None:
     """Line breaks and escape sequences that a client sends are written as escapes."""
     (text,) = texts(request(method="GET", path="/a\n\x1b[31m\u202eb"))
@@ -95,3 +86,12 @@ def test_exception_message_is_left_out(formatter: logging.Formatter) -> None:
     assert "ValueError" in text
     assert "test_logs" in text
     assert said not in text
+
+
+def test_request_without_a_model_shows_its_path() -> None:
+    """Requests for pages show method and path; a refused one says so."""
+    page, refused = request(method="GET", path="/ui"), request(status=400)
+    assert texts(page, refused) == [
+        "200           812 ms  GET /ui",
+        "400           812 ms  refused  id=dec_1",
+    ]

@@ -185,9 +185,9 @@ def test_filters(database: Database) -> None:
         assert ids(database, wanted) == expected, wanted
 
 
-def test_failed_batch_is_written_once(url: str) -> None:
+def test_failed_batch_is_written_once(database_url: str) -> None:
     """Rows wait while the database is away, and a batch that is written again adds no row."""
-    database = Database(url)
+    database = Database(database_url)
     listed = open_list()
     listed.add([make(1)])
     with pytest.raises(DatabaseError):
@@ -199,37 +199,6 @@ def test_failed_batch_is_written_once(url: str) -> None:
     write(database, make(1), make(3))
     assert ids(database) == [3, 2, 1]
     database.close()
-
-
-def test_requests_beyond_the_buffer_are_dropped_and_counted(
-    database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If the database does not take rows, the buffer stays bounded, and the log says so once."""
-    dropped: list[None] = []
-    listed = RecentRequests(
-        UsageSettings(), DatabaseSettings(max_pending_rows=3), lambda: dropped.append(None)
-    )
-    for number in range(5):
-        listed.add([make(number)])
-    assert len(dropped) == 2
-    listed.write(database)
-    listed.write(database)
-    assert ids(database) == [2, 1, 0]
-    (record,) = caplog.records
-    assert "requests=2" in record.getMessage()
-
-
-@pytest.mark.parametrize(
-    "settings", [UsageSettings(recent_requests=0), UsageSettings(enabled=False)]
-)
-def test_disabled_list_is_emptied(database: Database, settings: UsageSettings) -> None:
-    """Without a list, nothing is collected, and the rows of earlier times are deleted."""
-    write(database, make(1), make(2))
-    listed = RecentRequests(settings, DatabaseSettings(), clock=lambda: float(NOW_S))
-    listed.add([make(3)])
-    listed.write(database)
-    listed.tidy(database)
-    assert count(database) == 0
 
 
 def test_oldest_rows_beyond_the_number_are_deleted(database: Database) -> None:
@@ -258,27 +227,6 @@ def test_refused_requests_of_one_key_push_out_no_others(database: Database) -> N
     assert ids(database, RequestFilter(key="anna")) == [2, 1]
     assert ids(database, RequestFilter(key="")) == [4, 3]
     assert ids(database, RequestFilter(key="mallory")) == [*range(9_049, 9_039, -1)]
-
-
-def test_tidying_continues_in_the_next_turn(database: Database) -> None:
-    """A turn is short, so that it never holds up other jobs of the database's thread."""
-    write(database, *(make(number) for number in range(3 * TIDY_ROWS)))
-    listed = RecentRequests(
-        UsageSettings(recent_requests=10), DatabaseSettings(), clock=lambda: float(NOW_S), turn_s=0
-    )
-    left = []
-    for _ in range(4):
-        listed.tidy(database)
-        left.append(count(database))
-    assert left == [2 * TIDY_ROWS, TIDY_ROWS, 10, 10]
-
-
-def test_names_are_stored_as_both_databases_can(database: Database) -> None:
-    """A name with NUL, or one that is too long, stops no batch."""
-    write(database, make(1, key="a\0b", request_id="x" * 500, path="/v1/\0" + "y" * 500))
-    (row,) = read_page(database, RequestFilter(key="a\0b"), 10).requests
-    assert row.key == "a\ufffdb"
-    assert (len(row.request_id or ""), len(row.path)) == (200, 200)
 
 
 def test_old_rows_are_deleted(database: Database) -> None:

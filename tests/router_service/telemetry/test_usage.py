@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, select
 
 from router_service.access.key import NO_KEY, Key, Team
-from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import DatabaseError
 from router_service.core.money import NANO
 from router_service.core.record import AnswerResult, Expectation, Record
@@ -27,38 +24,26 @@ from router_service.telemetry.usage import (
     HOUR_S,
     MAX_POLICIES,
     MINUTE_S,
-    UsageEntry,
     UsageHistory,
 )
-from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_biggest, read_sums
+from router_service.telemetry.usage_reports import GroupBy, UsageFilter, read_sums
+from tests.clock import Clock
 from tests.records import make_record, refused_record
 
 NOON = 20_000 * DAY_S + 12 * HOUR_S
 ANNA = Key("anna", team=Team("blue"))
 
 
-class Clock:
-    """A clock that stands still until the test advances it."""
-
-    now_s: float = NOON
-
-    def __call__(self) -> float:
-        """Return Unix seconds."""
-        return self.now_s
-
-
 @pytest.fixture
 def clock() -> Clock:
     """Return a clock that stands at noon."""
-    return Clock()
+    return Clock(NOON)
 
 
-def open_history(
-    clock: Clock, *, max_rows: int = 1_000_000, max_pending: int = 10_000, days: int = 400
-) -> UsageHistory:
+def open_history(clock: Clock, *, max_rows: int = 1_000_000, days: int = 400) -> UsageHistory:
     """Return a history that writes and tidies when the test says so."""
     settings = UsageSettings(max_rows=max_rows, retention_days=days)
-    database = DatabaseSettings(max_pending_rows=max_pending)
+    database = DatabaseSettings()
     return UsageHistory(settings, database, clock, turn_s=60)
 
 
@@ -151,32 +136,7 @@ def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Cloc
     assert sorted(map(str, keyless)) == ["none", "unpriced"]
 
 
-def test_later_findings_count_for_the_minute_of_the_request(
-    database: Database, clock: Clock
-) -> None:
-    """Feedback that arrives an hour later belongs to the model, policy, key and time of its answer.
-
-    It is no request of its own.
-    """
-    history = open_history(clock)
-    add(history, "a", "economy (utility=0.001)")
-    record = DecisionRecord(
-        id="dec_1", created=clock.now_s + 1, model="a", key="anna", team="blue", reason="utility",
-        policy="utility=0.001", policy_name="economy", stream=False, status=200,
-        ending="complete", latency_s=1,
-    )  # fmt: skip
-    clock.now_s += HOUR_S
-    history.add_later(UsageEntry.of(record), "feedback_correct")
-    history.add_later(UsageEntry.of(record), "invalid_calls", 2)
-    history.write(database)
-    found = read(database, "start_s", wanted=UsageFilter(team="blue", model="a"))
-    assert [*found] == [NOON]
-    sums = found[NOON]
-    assert (sums.requests, sums.feedback_correct, sums.invalid_calls) == (1, 1, 2)
-    assert [*read(database, "policy")] == ["economy (utility=0.001)"]
-
-
-def test_writers_add_to_the_same_rows(url: str, database: Database, clock: Clock) -> None:
+def test_writers_add_to_the_same_rows(database_url: str, database: Database, clock: Clock) -> None:
     """Four processes that write at the same time lose nothing, and do not wait for each other.
 
     On a busy machine, a turn to write an SQLite file may take too long. It is then tried again.
@@ -194,7 +154,7 @@ def test_writers_add_to_the_same_rows(url: str, database: Database, clock: Clock
                     return None
 
     def work(history: UsageHistory, number: int) -> None:
-        own = Database(url)
+        own = Database(database_url)
         for index in range(15):
             for name in random.Random(number * 100 + index).sample(range(30), 30):
                 add(history, key=Key(f"key-{name}"), latency_s=0.001 * 2**name)
@@ -220,7 +180,7 @@ def test_percentiles_are_close(share: float) -> None:
     """An estimated percentile differs from the exact one by less than the ratio of two bounds."""
     database = Database(None)
     database.prepare()
-    history, rng = open_history(Clock()), random.Random(7)
+    history, rng = open_history(Clock(NOON)), random.Random(7)
     seconds = sorted(rng.lognormvariate(0, 1.5) for _ in range(2001))
     for latency_s in seconds:
         add(history, latency_s=latency_s)
@@ -255,33 +215,6 @@ def test_any_name_can_be_written(database: Database, clock: Clock) -> None:
     for name in names:
         assert read(database, "model", wanted=UsageFilter(key=name))["m"].requests == 1
         assert read(database, "model", wanted=UsageFilter(team=name))["m"].requests == 1
-
-
-def test_biggest_keys_and_teams_are_found(database: Database, clock: Clock) -> None:
-    """The most expensive come first; the filters apply to what they have spent."""
-    history = open_history(clock)
-    for number in range(60):
-        team = Team("blue" if number % 2 else "red")
-        add(history, key=Key(f"key-{number}", team=team), actual_cost_usd=0.01 * number)
-    add(history, "other", key=Key("key-59", team=Team("blue")), actual_cost_usd=5.0)
-    add(history, key=Key("key-0", team=Team("red")), actual_cost_usd=0.0)
-    history.write(database)
-
-    def biggest(wanted: UsageFilter, kind: str = "key", step_s: int = MINUTE_S) -> dict[str, float]:
-        since_s = NOON - 29 * DAY_S if step_s == DAY_S else NOON - 3600
-        with database.read() as connection:
-            found = read_biggest(connection, kind, step_s, since_s, NOON, wanted)  # pyrefly: ignore[bad-argument-type]
-        return {name: sums.cost_nusd / NANO for name, sums in found.items()}
-
-    for step_s in (MINUTE_S, HOUR_S, DAY_S):
-        found = biggest(UsageFilter(), step_s=step_s)
-        assert [*found] == [f"key-{number}" for number in range(59, 9, -1)]
-        assert found["key-59"] == 5.59
-    assert biggest(UsageFilter(model="m"))["key-59"] == 0.59
-    assert "key-0" not in found
-    teams = biggest(UsageFilter(), "team")
-    assert [*teams] == ["blue", "red"]
-    assert round(sum(teams.values()), 9) == round(0.01 * sum(range(60)) + 5, 9)
 
 
 def test_old_rows_are_deleted(database: Database, clock: Clock) -> None:
@@ -333,30 +266,6 @@ def test_number_of_rows_is_bounded(database: Database, clock: Clock, max_rows: i
     assert read(database, "model", DAY_S)["m"].requests == 100
 
 
-def test_what_cannot_be_written_is_kept_within_a_bound(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Requests are counted meanwhile; those beyond the bound are counted in the log."""
-    folder = tmp_path / "folder"
-    folder.write_text("a file")
-    database = Database(f"sqlite:///{folder / 'switchcraft.db'}")
-    history = open_history(clock, max_pending=3)
-    for _ in range(2):
-        for model in ("a", "b"):
-            add(history, model)
-        with pytest.raises(DatabaseError, match=r"switchcraft\.db"):
-            history.write(database)
-    for number in range(5):
-        add(history, f"model-{number}")
-    folder.unlink()
-    database.prepare()
-    history.write(database)
-    found = read(database, "model")
-    assert (found["a"].requests, found["b"].requests, len(found)) == (2, 2, 3)
-    assert "requests=4" in caplog.records[-1].getMessage()
-    assert caplog.records[-1].levelno == logging.WARNING
-
-
 class LostAnswers(Database):
     """A database that commits, and whose connection breaks before it says so."""
 
@@ -369,10 +278,10 @@ class LostAnswers(Database):
 
 
 def test_lost_answer_to_a_commit_counts_nothing_twice(
-    url: str, database: Database, clock: Clock
+    database_url: str, database: Database, clock: Clock
 ) -> None:
     """A batch that may have been written already is not written again."""
-    history, lossy = open_history(clock), LostAnswers(url)
+    history, lossy = open_history(clock), LostAnswers(database_url)
     add(history)
     for _ in range(2):
         with pytest.raises(DatabaseError):

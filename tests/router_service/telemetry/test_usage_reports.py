@@ -16,12 +16,10 @@ from sqlalchemy import insert
 
 from router_service.core.record import AnswerResult
 from router_service.database.engine import Database
-from router_service.database.schema import keys, teams, usage
+from router_service.database.schema import keys, teams
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import DAY_S, UsageHistory
 from router_service.telemetry.usage_reports import (
-    PAGE_ROWS,
-    SCANNED_ROWS,
     UsageGroup,
     UsageQuery,
     read_rows,
@@ -125,22 +123,6 @@ def test_report_can_be_continued_after_any_row(
         rows = list(read_rows(database, query))
         for index in range(0, len(rows), 7):
             assert list(read_rows(database, query, rows[index].position)) == rows[index + 1 :]
-
-
-def test_long_report_is_read_in_parts(database: Database) -> None:
-    """A report of more rows than are read or added up at once has all of them, in order."""
-    names, days = [f"key-{number:05}" for number in range(PAGE_ROWS * 2 + 100)], range(11)
-    assert len(names) * len(days) > SCANNED_ROWS
-    row = dict.fromkeys(usage.c.keys(), 1) | {"step_s": DAY_S, "model": "m", "policy": "p"}
-    rows = [
-        row | {"scope": f"key:{name}", "start_s": day * DAY_S} for name in names for day in days
-    ]
-    with database.write() as connection:
-        connection.execute(insert(usage), rows)
-    query = UsageQuery(date(1970, 1, 1), date(1970, 1, 11), (UsageGroup.KEY,))
-    found = [(row.groups[UsageGroup.KEY], row.sums.requests) for row in read_rows(database, query)]
-    assert found == [(name, len(days)) for name in names]
-    assert list(read_rows(database, replace(query, by=(UsageGroup.TEAM,)))) == []
 
 
 def test_csv_can_be_read_by_spreadsheets(

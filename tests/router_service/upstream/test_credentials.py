@@ -15,19 +15,10 @@ from router_service.upstream.platforms.credentials import (
     Credentials,
     CredentialSource,
 )
+from tests.clock import Clock
 from tests.serving import wait_for
 
 SECRET = "a-secret-that-nobody-may-see"
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
 
 
 class Vendor:

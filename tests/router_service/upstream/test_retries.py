@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-from router_service.access.key import Key
 from router_service.apis.capabilities import Capabilities
 from router_service.core.errors import Failure, UpstreamError
 from router_service.requests.call import Call
@@ -25,12 +24,11 @@ from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import (
     CLOCK_SLACK_S,
-    ExpiringSet,
     RetryBudget,
     RetryingClient,
 )
 from router_service.upstream.streams import StartedAnswer
-from tests.router_service.upstream.test_breaker import Clock
+from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -47,37 +45,6 @@ def test_requests_and_time_earn_retries() -> None:
     assert [slow.spend() for _ in range(6)] == [True] * 5 + [False]
     clock.now_s += 2
     assert [slow.spend() for _ in range(2)] == [True, False]
-
-
-def test_one_keys_failures_leave_retries_to_others() -> None:
-    """A key that always fails keeps its rate of retries, and other keys can still retry."""
-    clock = Clock()
-    budget = RetryBudget(0.2, 2.0, clock)
-    others = failing = 0
-    for tick in range(6000):
-        clock.now_s += 0.01
-        budget.earn()
-        failing += sum(budget.spend("failing") for _ in range(3))
-        if tick % 100 == 0:  # one request a second fails
-            others += budget.spend("other")
-    assert others == 60
-    assert 0.2 * 6000 <= failing <= 0.2 * 6000 + 2 * 60 + 20
-
-
-def test_members_expire() -> None:
-    """Each member has its own time, which starts again when it is added again."""
-    now_s = 100.0
-    learned = ExpiringSet(10, lambda: now_s)
-    assert "a" not in learned
-    learned.add("a")
-    now_s += 6
-    learned.add("b")
-    assert "a" in learned
-    now_s += 4
-    assert ("a" in learned, "b" in learned) == (False, True)
-    learned.add("a")
-    now_s += 9
-    assert ("a" in learned, "b" in learned) == (True, False)
 
 
 def response(status: int, body: bytes = b"{}", *headers: str) -> bytes:
@@ -134,12 +101,11 @@ async def upstreams(*scripts: Sequence[bytes]) -> AsyncIterator[list[Upstream]]:
         yield made
 
 
-def model(name: str, *places: Upstream, weights: Sequence[float] = ()) -> Model:
-    """Return a model with a deployment at each upstream; by default the first one is drawn."""
-    shares = weights or (1.0, *[0.0] * (len(places) - 1))
+def model(name: str, *places: Upstream) -> Model:
+    """Return a model with a deployment at each upstream, of which the first one is drawn."""
     deployments = [
-        place.deployment.model_copy(update={"weight": weight})
-        for place, weight in zip(places, shares, strict=True)
+        place.deployment.model_copy(update={"weight": 1.0 if number == 0 else 0.0})
+        for number, place in enumerate(places)
     ]
     return Model(name=name, deployments=tuple(deployments))
 
@@ -151,14 +117,12 @@ NEVER_OPEN = BreakerSettings(allowed_fails=1000)
 class Gateway:
     """A retrying client whose waits take no time, and what it did."""
 
-    def __init__(
-        self, retries: RetrySettings = PATIENT, breaker: BreakerSettings = NEVER_OPEN
-    ) -> None:
+    def __init__(self, retries: RetrySettings = PATIENT) -> None:
         """Make the client. Its retry budget starts with ten seconds of the floor."""
         self.clock = Clock()
         self.waits: list[float] = []
         self.attempts: list[Attempt] = []
-        self.breakers = CircuitBreakers(breaker, self.clock, lambda _name, _seconds: None)
+        self.breakers = CircuitBreakers(NEVER_OPEN, self.clock, lambda _name, _seconds: None)
         budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, self.clock)
         self.upstreams = UpstreamClient(max_connections=5)
         self.client = RetryingClient(self.upstreams, self.breakers, budget, retries)
@@ -172,21 +136,16 @@ class Gateway:
         self,
         *models: Model,
         path: str = CHAT_PATH,
-        body: bytes = b'{"model":"m"}',
         headers: Mapping[str, str] | None = None,
         deadline_s: float = math.inf,
-        client: str | None = None,
-        expects_json: bool = True,
-        conversation: str | None = None,
-        max_models: float = math.inf,
     ) -> StartedAnswer:
         """Send a request, and return the answer that started."""
-        self.call = call = Call("dec_1", "req_1", 0.0, headers=headers or {}, key=Key(client))
-        call.request = parse_request(Endpoint(path, is_json=expects_json), body)
-        call.deadline_s, call.conversation = deadline_s, conversation
+        self.call = call = Call("dec_1", "req_1", 0.0, headers=headers or {})
+        call.request = parse_request(Endpoint(path), b'{"model":"m"}')
+        call.deadline_s = deadline_s
         candidate = Candidate(models[0], attempts=self.attempts)
         with patch("asyncio.sleep", self.wait):
-            answer = await self.client.start(call, candidate, models, max_models)
+            answer = await self.client.start(call, candidate, models)
         with answer:
             return answer
 
@@ -202,37 +161,12 @@ async def failure_of(answer: Awaitable[StartedAnswer]) -> UpstreamError:
     return caught.value
 
 
-STREAM = "content-type: text/event-stream"
-
-
-@pytest.mark.parametrize("body", [b"data: oops\n\n", b"oops"])
-async def test_unreadable_answer_is_a_failure_only_if_json_is_expected(body: bytes) -> None:
-    """An answer or event that is not JSON is passed on, unless the request expects JSON."""
-    answer = response(200, body, *([STREAM] if body.startswith(b"data") else []))
-    async with upstreams([answer]) as (place,):
-        gateway, pool = Gateway(RetrySettings(max_retries=0)), model("a", place)
-        assert (await gateway.ask(pool, expects_json=False)).body == body
-        error = await failure_of(gateway.ask(pool))
-        assert error.failure is Failure.MALFORMED
-
-
 async def test_other_deployment_is_tried_without_a_wait() -> None:
     """Only a deployment that has failed this request is waited for."""
     async with upstreams([FAILED], [FAILED]) as places:
         gateway = Gateway(RetrySettings(max_retries=3))
         await failure_of(gateway.ask(model("a", *places)))
         assert [wait_s > 0 for wait_s in gateway.waits] == [False, True, True]
-
-
-async def test_longest_wait_doubles_up_to_the_limit() -> None:
-    """The random wait before each retry is at most twice as long as before, and is limited."""
-    async with upstreams([FAILED]) as (place,):
-        gateway = Gateway()
-        with patch("random.uniform", lambda low, high: low + 0.9 * (high - low)):
-            await failure_of(gateway.ask(model("a", place)))
-        longest = [(wait_s - CLOCK_SLACK_S) / 0.9 for wait_s in gateway.waits]
-        assert longest == pytest.approx([1, 2, 4, 5])
-        assert len(place.bodies) == 5
 
 
 @pytest.mark.parametrize(
@@ -254,16 +188,6 @@ async def test_retry_after_is_waited_for_within_limits(
             assert error.retry_after_s == seconds
         assert gateway.waits == pytest.approx(waits, abs=2 * CLOCK_SLACK_S)
         assert all(wait_s > seconds for wait_s in gateway.waits)
-
-
-@pytest.mark.parametrize("max_retries", [0, 1, 3])
-async def test_retries_of_a_model_are_limited(max_retries: int) -> None:
-    """A model gets one attempt more than `max_retries`, then the next model follows."""
-    async with upstreams([FAILED], [OK]) as (first, second):
-        gateway = Gateway(RetrySettings(max_retries=max_retries))
-        await gateway.ask(model("a", first), model("b", second))
-        failed = [("a", Failure.STATUS)] * (max_retries + 1)
-        assert gateway.failures() == [*failed, ("b", None)]
 
 
 NO_BUDGET = RetrySettings(budget_share=0, budget_floor_per_s=0)
@@ -383,49 +307,6 @@ async def test_beginning_without_content_is_held_for_a_while(
     server.close()
 
 
-async def test_each_retry_and_fallback_takes_one_from_the_budget() -> None:
-    """A budget of three allows two retries and one fallback."""
-    settings = RetrySettings(budget_share=0, budget_floor_per_s=0.3, backoff_s=0.01)
-    async with upstreams([FAILED], [FAILED]) as (first, second):
-        gateway = Gateway(settings)
-        await failure_of(gateway.ask(model("a", first), model("b", second)))
-        assert (len(first.bodies), len(second.bodies)) == (3, 1)
-
-
-async def test_error_of_the_first_model_that_was_tried_is_raised() -> None:
-    """A model whose circuit is open was not tried, so that the next one's error is raised."""
-    async with upstreams([response(502)], [response(503)]) as (first, second):
-        gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
-        error = await failure_of(gateway.ask(model("a", first), model("b", second)))
-        assert (error.model, error.problem) == ("a", "answered with status 502")
-        async with upstreams([response(504)]) as (third,):
-            error = await failure_of(gateway.ask(model("a", first), model("c", third)))
-        assert (error.model, error.problem) == ("c", "answered with status 504")
-
-
-async def test_open_circuits_tell_the_shortest_wait() -> None:
-    """If all deployments cool down, the error has the seconds until the first may be tried."""
-    async with upstreams([OK], [OK]) as places:
-        gateway, pool = Gateway(), model("a", *places)
-        gateway.breakers.adopt({pool.deployments[0].id: 40, pool.deployments[1].id: 30})
-        error = await failure_of(gateway.ask(pool))
-        assert (error.failure, error.retry_after_s) == (Failure.COOLING_DOWN, 30)
-        told = "The upstream of model 'a' is not tried, because its circuit is open"
-        assert str(error).startswith(told)
-        assert gateway.attempts == []
-
-
-@pytest.mark.parametrize("answer", [REFUSED, response(404)])
-async def test_probe_that_shows_nothing_lets_the_next_request_probe(answer: bytes) -> None:
-    """A refused probe neither closes the circuit nor keeps it open longer."""
-    async with upstreams([answer, OK]) as (place,):
-        gateway = Gateway(RetrySettings(max_retries=0))
-        gateway.breakers.adopt({place.deployment.id: 30})
-        gateway.clock.now_s += 31
-        await failure_of(gateway.ask(model("a", place)))
-        assert (await gateway.ask(model("a", place))).status == 200
-
-
 async def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
     """During a probe no other request is sent; if its client disconnects, the next one probes."""
     part = b"HTTP/1.1 200 X\r\ncontent-length: 14\r\n\r\n{"
@@ -443,69 +324,6 @@ async def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
         (attempt,) = gateway.attempts
         assert (attempt.was_sent, attempt.is_cancelled) == (True, True)
         assert (await gateway.ask(model("a", place))).status == 200
-
-
-async def test_a_conversation_stays_at_one_deployment_while_it_works() -> None:
-    """Conversations are shared by weight; a failing deployment's conversations move."""
-    async with upstreams([OK], [OK]) as places:
-        gateway, pool = Gateway(), model("a", *places, weights=(3, 1))
-        for number in range(60):
-            for _ in range(2):
-                await gateway.ask(pool, conversation=f"c{number}")
-        used = [attempt.deployment_id for attempt in gateway.attempts]
-        assert used[::2] == used[1::2]
-        first, second = (deployment.id for deployment in pool.deployments)
-        assert used.count(first) > used.count(second) > 0
-        moved = used.index(first) // 2
-        places[0].answers = [FAILED]
-        gateway.attempts.clear()
-        await gateway.ask(pool, conversation=f"c{moved}")
-        assert [attempt.deployment_id for attempt in gateway.attempts] == [first, second]
-
-
-async def test_request_that_creates_something_gets_a_new_connection() -> None:
-    """A connection is kept for requests that may be repeated, and for no others."""
-    async with upstreams([OK]) as (place,):
-        for path, connections in ((CHAT_PATH, 1), ("/batches", 2)):
-            gateway, place.connections = Gateway(), 0
-            for _ in range(2):
-                await gateway.ask(model("a", place), path=path)
-            assert place.connections == connections
-            await gateway.upstreams.aclose()
-
-
-async def test_model_that_was_not_reached_does_not_count() -> None:
-    """Nothing can have been created there, and the limit on models is not used up."""
-    async with upstreams([OK], [FAILED], [OK]) as (away, failing, good):
-        url = "http://127.0.0.1:9"
-        away.deployment = away.deployment.model_copy(update={"base_url": url})
-        gateway, models = (
-            Gateway(RetrySettings(max_retries=0)),
-            (model("a", away), model("b", good)),
-        )
-        answer = await gateway.ask(*models, path="/batches", max_models=1)
-        assert (answer.model.name, len(good.bodies)) == ("b", 1)
-        failure = await failure_of(gateway.ask(model("c", failing), model("b", good), max_models=1))
-        assert (failure.model, len(good.bodies)) == ("c", 1)
-
-
-async def test_busy_connections_open_no_circuit() -> None:
-    """An upstream without a free connection was not tried, and has not failed."""
-    async with upstreams([b"HTTP/1.1 200 X\r\ncontent-length: 9\r\n\r\n", OK]) as (place,):
-        gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
-        gateway.upstreams = UpstreamClient(max_connections=1)
-        timeouts = Timeouts(pool_s=0.05)
-        place.deployment = place.deployment.model_copy(update={"timeouts": timeouts})
-        gateway.client = RetryingClient(
-            gateway.upstreams, gateway.breakers, RetryBudget(0, 0, gateway.clock), PATIENT
-        )
-        hanging = asyncio.create_task(gateway.ask(model("a", place)))
-        await place.received.wait()
-        failure = await failure_of(gateway.ask(model("a", place)))
-        assert (failure.failure, gateway.breakers.open_circuits()) == (Failure.BUSY, {})
-        hanging.cancel()
-        with suppress(asyncio.CancelledError):
-            await hanging
 
 
 @pytest.mark.parametrize(
@@ -538,50 +356,3 @@ async def test_first_failure_that_may_have_acted_is_raised() -> None:
         )
         assert error.problem == "answered with status 502"
         assert (len(first.bodies), len(other.bodies)) == (3, 0)
-
-
-USAGE_BODY = b'{"model":"m","stream":true,"stream_options":{"include_usage":true}}'
-NO_OPTION = response(400, b'{"error":"unknown field stream_options"}')
-
-
-@pytest.mark.parametrize("status", [400, 422])
-async def test_refused_stream_options_are_remembered_for_the_client(status: int) -> None:
-    """After an answer without the option, this client's requests omit it; others' do not."""
-    refusal = response(status, b"no stream_options")
-    async with upstreams([refusal, OK, OK, OK]) as (place,):
-        gateway, pool = Gateway(), model("a", place)
-        for client in ("x", "x", "y"):
-            assert (await gateway.ask(pool, body=USAGE_BODY, client=client)).status == 200
-        assert [b"stream_options" in body for body in place.bodies] == [
-            True, False,  # refused, and sent again without the option
-            False,  # the same client
-            True,  # another client
-        ]  # fmt: skip
-
-
-async def test_unconfirmed_refusal_is_not_remembered() -> None:
-    """A request that fails without the option too shows nothing about the option."""
-    async with upstreams([NO_OPTION, NO_OPTION, OK]) as (place,):
-        gateway, pool = Gateway(), model("a", place)
-        first = await gateway.ask(pool, body=USAGE_BODY)
-        assert (first.status, len(place.bodies)) == (400, 2)
-        assert (await gateway.ask(pool, body=USAGE_BODY)).status == 200
-        assert b"stream_options" in place.bodies[2]
-
-
-@pytest.mark.parametrize(
-    ("answer", "body"),
-    [
-        (response(400, b"bad"), USAGE_BODY),
-        (response(409, b"no stream_options"), USAGE_BODY),
-        (NO_OPTION, b'{"model":"m"}'),
-    ],
-)
-async def test_other_errors_are_not_answered_by_omitting_the_option(
-    answer: bytes, body: bytes
-) -> None:
-    """Only a refusal that names the option, of a request that has it, is sent again."""
-    async with upstreams([answer, OK]) as (place,):
-        with suppress(UpstreamError):
-            await Gateway(RetrySettings(max_retries=0)).ask(model("a", place), body=body)
-        assert len(place.bodies) == 1

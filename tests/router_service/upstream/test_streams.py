@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.apis.answer_errors import is_error
 from router_service.apis.answer_translation import AnswerTranslator
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.api import Api
+from router_service.apis.encoding import fix_surrogates
 from router_service.apis.parts import Request
-from router_service.apis.surrogates import fix_surrogates
 from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
@@ -30,7 +29,6 @@ from router_service.upstream.connection import HttpRequest
 from router_service.upstream.streams import (
     MAX_EVENT_BYTES,
     EventReader,
-    failure_of_error,
 )
 from tests import apis
 from tests.attacks import OUTSIDE_JSON, REPEATED_KEYS
@@ -90,54 +88,6 @@ VALUES = {
     for name, value in (*OUTSIDE_JSON.items(), *REPEATED_KEYS.items())
 }
 del VALUES["50,000 levels"]
-ODD = {
-    **VALUES,
-    "half an emoji as content": delta(r'{"content":"\ud83d"}'),
-    "5,000 digits": delta('{"content":"a","n":' + "7" * 5000 + "}"),
-    "a control character": delta('{"content":"a\x01"}'),
-    "half a letter": b'{"choices":[{"index":0,"delta":{"content":"\xe4\xb8"}}]}',
-    "a byte order mark": b"\xef\xbb\xbf" + GOOD,
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_json_is_relayed_and_read(name: str) -> None:
-    """Such an event is forwarded, first or later, and the usage after it is read."""
-    for data in ((ODD[name], GOOD, USED), (GOOD, ODD[name], USED)):
-        parts, reader, error = relay(*data, b"[DONE]")
-        assert error is None
-        assert b"".join(parts) == b"".join(b"data: " + x + b"\n\n" for x in (*data, b"[DONE]"))
-        assert reader.usage == Usage(3, 2)
-        said = reader.accumulator.answer()
-        assert said is not None
-        assert "good" in said.text
-        assert len(said.sha256()) == 64
-
-
-def test_the_start_of_a_message_is_no_output() -> None:
-    """Another deployment may still answer after `message_start` and `ping`."""
-    start, ping, block, *_ = (orjson.dumps(event) for event in events(CASES["text"], apis.MESSAGES))
-    assert not relay(start, ping)[1].has_output
-    assert relay(start, ping, block)[1].has_output
-    overloaded = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
-    _, reader, _ = relay(start, ping, overloaded)
-    assert reader.error is not None
-    assert (reader.has_output, reader.error.failure) == (False, Failure.ERROR_BODY)
-
-
-@pytest.mark.parametrize(
-    ("kind", "failure"),
-    [
-        ("overloaded_error", Failure.ERROR_BODY),
-        ("invalid_request_error", Failure.REFUSED),
-        (["odd"], Failure.ERROR_BODY),
-    ],
-)
-def test_errors_of_messages(kind: object, failure: Failure) -> None:
-    """Anthropic's errors have types instead of codes."""
-    error = {"type": "error", "error": {"type": kind, "message": "No."}}
-    assert is_error(error)
-    assert failure_of_error(error) is failure
 
 
 def test_surrogate_halves_are_joined() -> None:
@@ -156,17 +106,6 @@ def test_surrogate_halves_are_joined() -> None:
     assert fix_surrogates("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
 
 
-@pytest.mark.parametrize(
-    "data", [b"ping", b"{no JSON}", b'{"a":"b"c"}', b"nan", b"{" * 3000 + b"}"]
-)
-def test_unreadable_events_are_forwarded_after_the_first_output(data: bytes) -> None:
-    """The client gets all events, and may be able to read more than the gateway."""
-    parts, reader, error = relay(GOOD, data, USED, b"[DONE]")
-    assert error is None
-    assert data in b"".join(parts)
-    assert (reader.usage, reader.accumulator.answer()) == (Usage(3, 2), None)
-
-
 @pytest.mark.parametrize("data", [b"ping", b"{no JSON}", b'{"a":"b"c"}'])
 def test_unreadable_events_fail_before_the_first_output(data: bytes) -> None:
     """Nothing is forwarded, so another deployment may still answer."""
@@ -180,15 +119,6 @@ def test_an_event_that_is_cut_off_ends_the_stream() -> None:
     parts, _, error = relay(GOOD, b'{"choices":[{"index":0,"del', GOOD, b"[DONE]")
     assert error is not None
     assert (b"".join(parts), error.failure) == (b"data: " + GOOD + b"\n\n", Failure.MALFORMED)
-
-
-@pytest.mark.parametrize("data", [b"ping", b"5", b"[1]", b'{"half', b"\xff\xfe"])
-def test_events_of_other_endpoints_may_be_anything(data: bytes) -> None:
-    """If no JSON is expected, an event that is not JSON is not a failure."""
-    parts, reader, error = relay(data, data, expects_json=False)
-    assert error is None
-    assert b"".join(parts) == 2 * (b"data: " + data + b"\n\n")
-    assert (reader.has_output, reader.error) == (True, None)
 
 
 def test_long_events_count_towards_the_memory_of_requests() -> None:
@@ -276,17 +206,6 @@ def test_events_that_differ_in_their_text_are_read_like_others(
     for name in ("usage", "identity", "has_output", "has_stopped", "written_characters", "is_text"):
         assert getattr(reader.accumulator, name) == getattr(record, name)
     assert reader.accumulator.answer() == record.answer()
-
-
-@pytest.mark.parametrize("between", [b"", GOOD.replace(b"good", b"fine")])
-@pytest.mark.parametrize("bad", [GOOD.replace(b'"good"', b'"'), GOOD[GOOD.index(b"good") :]])
-def test_half_an_event_like_the_others_is_not_read(bad: bytes, between: bytes) -> None:
-    """It begins or ends like the others, but is not JSON."""
-    data = [GOOD, *filter(None, [between]), bad, GOOD]
-    parts, reader, error = relay(*data, b"[DONE]")
-    assert error is None
-    assert bad in b"".join(parts)
-    assert reader.accumulator.answer() is None
 
 
 class SilentStream(Stream):

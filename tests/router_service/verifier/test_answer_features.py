@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.apis.answers import ParsedAnswer
 from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
 from router_service.verifier.answer_features import (
@@ -22,7 +21,7 @@ from router_service.verifier.answer_features import (
     read_answer,
     relate,
 )
-from tests.candidates import FORECAST, answer, ask, feature, read
+from tests.candidates import answer, ask, feature, read
 
 LIKELY = (0.4, 0.6, 0.9)
 
@@ -98,15 +97,6 @@ def test_values_that_were_said_are_grounded(
     assert ask(text).grounding(value) == pytest.approx(grounding)
 
 
-def test_unused_quotes_and_numbers_are_counted() -> None:
-    """An answer that ignores a quoted string or a number of the query shows it."""
-    question = ask('Forecast for "Oslo" for 4 days')
-    used = read(question, answer({"city": "Oslo", "days": 4}))
-    ignored = read(question, answer({"city": "Bergen"}))
-    for name in ("quoted_unused", "numbers_unused_exact"):
-        assert (feature(used, name), feature(ignored, name)) == (0, 1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -125,28 +115,6 @@ def test_schema_fit(arguments: Json, problem: str | None) -> None:
     counts = {name: feature(known, name) for name in names}
     assert counts == {name: float(name == problem) for name in names}
     assert feature(known, "fits_schema") == (problem is None)
-
-
-def test_unknown_tool_and_answer_in_words() -> None:
-    """A call of an unknown tool is counted; an answer in words is readable and fits no schema."""
-    question = ask()
-    assert feature(read(question, answer({}, name="book")), "unknown_tools") == 1
-    words = read(question, ParsedAnswer(text="I cannot."))
-    assert words.calls == ()
-    assert (feature(words, "is_unreadable"), feature(words, "fits_schema")) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"city": "Oslo", "days": 3}, {"city": "Oslo"}),
-        ({"city": "Oslo", "tags": ["a", "b"]}, {"tags": ["B", "a"], "city": "Oslo"}),
-    ],
-)
-def test_calls_in_another_spelling_are_the_same(one: Json, other: Json) -> None:
-    """Spelling, number types, defaults and the order of a list do not make calls differ."""
-    question = ask()
-    assert relate(question, read(question, answer(one)), read(question, answer(other))).is_same
 
 
 def test_differing_arguments_are_counted() -> None:
@@ -179,33 +147,3 @@ def test_excessive_arguments_are_unreadable(arguments: str) -> None:
     assert known.calls is None
     assert feature(known, "is_unreadable") == 1
     assert not relate(question, known, known).is_same
-
-
-HOSTILE = {
-    "a $ref to itself": {"type": "object", "properties": {"city": {"$ref": "#/properties/city"}}},
-    "a slow pattern": {"patternProperties": {"^(a+)+$": {"type": "string"}}, "type": "object"},
-    "nested allOf": {"allOf": [{"allOf": [{"allOf": [FORECAST] * 20}] * 20}] * 20},
-}
-
-
-@pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_schema_is_not_interpreted(schema: Json) -> None:
-    """Answers to a tool with such a schema are compared without it."""
-    question = ask(parameters=schema)
-    arguments = {"city": "Oslo", "a" * 40 + "!": "x"}
-    known, same = (read(question, answer(arguments)) for _ in range(2))
-    assert not question.is_bounded("forecast")
-    assert feature(known, "fits_schema") == 1
-    assert relate(question, known, same).is_same
-    assert not relate(
-        question, known, read(question, answer({**arguments, "city": "Lima"}))
-    ).is_same
-
-
-@pytest.mark.parametrize("parameters", [7, "x", [], {"type": 9}, {"properties": [1]}])
-def test_invalid_schema_allows_everything(parameters: Json) -> None:
-    """Parameters that are no schema do not stop the features or the comparison."""
-    question = ask(parameters=parameters)
-    known = read(question, answer({"city": "Oslo"}))
-    assert known.calls is not None
-    assert relate(question, known, known).is_same

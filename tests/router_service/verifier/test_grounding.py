@@ -76,19 +76,6 @@ def test_second_answer_confirms_an_argument() -> None:
     assert unconfirmed_arguments(question, {0: gap, 1: gap}, risky) == named
 
 
-def test_named_arguments_are_safe_in_headers() -> None:
-    """What a model wrote as an argument's name is not shown, and a schema's name is escaped."""
-    hostile = "a\r\nset-cookie: x"
-    question = ask("Forecast, please", {"type": "object", "properties": {hostile: {}}})
-
-    def named(key: str) -> dict[int, tuple[str, ...]]:
-        answer = read_answer(question, [Call("forecast", {key: "Lima"})])
-        return unconfirmed_arguments(question, {0: answer}, {"forecast"})
-
-    assert named("b\r\nset-cookie: x") == {0: ("forecast.*",)}
-    assert named(hostile) == {0: ("forecast.a\\r\\nset-cookie: x",)}
-
-
 LONG = 1234567890123456
 HUGE = int("12345" * 80)
 ORDER = Schema({"type": "integer"})

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
-from router_service.apis.conversation import Json
 from router_service.artifact import MANIFEST, Artifact
 from router_service.core.errors import ArtifactError
-from router_service.predictor.model import Floats
 from router_service.verifier.answer_features import Beliefs, Candidates
-from router_service.verifier.graphs import StepTerms, Verifier, VerifierSpec
+from router_service.verifier.graphs import Verifier
 from tests.candidates import answer, ask, read, write_verifier
 
 LIKELY = (0.6, 0.8, 0.9)
@@ -55,62 +51,6 @@ def test_first_step_asks_the_arm_with_the_largest_net_gain(
     assert step.gain == pytest.approx(0.8)
     expensive = verifier.choose_step(beliefs, candidates(), COSTS * 1000, [0, 1, 2])
     assert (expensive.accept, expensive.ask) == (None, (0,))
-
-
-def test_nearly_certain_answer_is_accepted(verifier: Verifier) -> None:
-    """A candidate above the limit is accepted even if another arm costs nothing."""
-    sure = verifier.beliefs((), (0.9999, 0.8, 0.9))
-    step = verifier.choose_step(sure, candidates(a0="Oslo"), COSTS * 0, [1, 2])
-    assert step.accept == 0
-
-
-@pytest.mark.parametrize(
-    ("is_last", "costs", "ask"),
-    [
-        (True, COSTS, (1, 0)),
-        (False, COSTS, (1,)),
-        (True, COSTS * [100, 1, 1], (1,)),
-        (True, COSTS * 0 + [0.16, 0.16, 0.0], (2,)),
-    ],
-)
-def test_two_arms_are_asked_at_once_only_in_the_last_step(
-    verifier: Verifier, beliefs: Beliefs, is_last: bool, costs: Floats, ask: tuple[int, ...]
-) -> None:
-    """If there is no time for a second step, a second arm is asked if it is worth its cost."""
-    step = verifier.choose_step(beliefs, candidates(), costs, [0, 1, 2], StepTerms(is_last=is_last))
-    assert step.ask == ask
-
-
-def spec_with(tmp_path: Path, **changes: Json) -> Json:
-    """Return a description of a verifier as JSON, with some fields changed."""
-    return write_verifier(tmp_path, 0, 3).model_dump(mode="json") | changes
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"candidate_features": ["agreeing", "moon"]}, r"cannot compute the features \['moon'\]"),
-        (
-            {"calibration": {"method": "platt", "slopes": [1, 1], "intercepts": [0, 0]}},
-            "must be for one output",
-        ),
-        ({"reliabilities": [2]}, "less than or equal to 1"),
-        ({"price_usd": float("inf")}, "finite"),
-    ],
-)
-def test_spec_is_checked(tmp_path: Path, changes: Mapping[str, Json], problem: str) -> None:
-    """Unknown features, a calibration for several outputs and impossible numbers are refused."""
-    with pytest.raises(ValidationError, match=problem):
-        VerifierSpec.model_validate(spec_with(tmp_path, **changes))
-
-
-def test_missing_graph_is_named(tmp_path: Path) -> None:
-    """A graph that cannot be loaded is an error that names the file."""
-    spec = write_verifier(tmp_path, 0, 3)
-    (tmp_path / spec.gain_graph).unlink()
-    with pytest.raises(ArtifactError) as caught:
-        Verifier(tmp_path, spec)
-    assert caught.value.path == tmp_path / spec.gain_graph
 
 
 def copied(verifying_artifact: Path, folder: Path) -> Path:

@@ -149,8 +149,10 @@ const OTHERS = {
 };
 
 /** @param {ArtifactCard} card */
-function metrics({ metrics: figures, arms, verified_frontier, verified_policy }) {
-  const operating = verified_frontier.find((point) => point.policy === verified_policy);
+function metrics({ metrics: figures, arms, verified_frontier, verified_policy, default_policy }) {
+  const operating = [default_policy, verified_policy]
+    .map((policy) => verified_frontier.find((point) => point.policy === policy))
+    .find(Boolean);
   /** @type {Record<string, any>} */
   const measures = {
     ...figures,
