@@ -74,6 +74,7 @@ class FakeRouter(Router):
         described = manifest(tuple(self.probabilities), policies)
         self.artifact = Artifact(Path(), described, Tokenizer(WordLevel({"[UNK]": 0})))
         self.execution = Execution("model.onnx", "CPUExecutionProvider")
+        self.arms = tuple(self.probabilities)
         self.asked: list[Conversation] = []
 
     @property
