@@ -48,6 +48,9 @@ class UnfamiliarGraphs(BaseModel):
 
     graph: str = Field(description="File of the graph, as for all other requests.")
     gain_graph: str = Field(description="File of the gain graph, as for all other requests.")
+    candidate_features: tuple[str, ...] = Field(
+        description="What the first graph reads, in this order."
+    )
     calibration: Calibration = Field(
         default=IDENTITY, description="Map from the first graph's output to a probability."
     )
@@ -98,7 +101,8 @@ class VerifierSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_names(self) -> VerifierSpec:
-        unknown = {*self.candidate_features} - {*CANDIDATE_FEATURES}
+        own = self.unfamiliar.candidate_features if self.unfamiliar else ()
+        unknown = {*self.candidate_features, *own} - {*CANDIDATE_FEATURES}
         unknown |= {*self.gain_features} - {*GAIN_FEATURES}
         if unknown:
             raise ValueError(
@@ -412,7 +416,7 @@ class Verifier:
         self._graph = Graph(directory / loaded.graph)
         self._gain_model = GainModel(Graph(directory / loaded.gain_graph), spec.gain_features)
         self._candidate_places = [
-            CANDIDATE_FEATURES.index(name) for name in spec.candidate_features
+            CANDIDATE_FEATURES.index(name) for name in loaded.candidate_features
         ]
 
     def beliefs(self, features: Sequence[float], probabilities: Sequence[float]) -> Beliefs:

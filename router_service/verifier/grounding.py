@@ -136,8 +136,9 @@ class Source(Enum):
 class Said:
     """The words and numbers of a conversation."""
 
-    def __init__(self, text: str) -> None:
-        """Read the text of all messages that count."""
+    def __init__(self, text: str, earlier: Sequence[Said] = ()) -> None:
+        """Read the end of a conversation; `earlier` are the parts before it, if it is long."""
+        self._earlier = earlier
         lower = text.lower()
         words = [_without_zeros(word) for word in _WORD.findall(lower)]
         self._words = f" {' '.join(words)} "
@@ -190,6 +191,11 @@ class Said:
         Those of a text may be said in groups, if they are many. The letters that follow a digit
         belong to it: 1AA is not 1AB.
         """
+        return self._has_digits_of(value) or any(
+            part._has_digits_of(value) for part in self._earlier
+        )
+
+    def _has_digits_of(self, value: str | float) -> bool:
         if not isinstance(value, str):
             return str(exact(abs(value))) in self._digits
         words = [*map(_without_zeros, _WORD.findall(value.lower()))]
@@ -207,13 +213,22 @@ class Said:
 
     def has_code(self, text: str) -> bool:
         """Return whether the conversation has the letters and digits of a text as one word."""
-        return "".join(re.findall(r"[^\W_]+", text.lower())) in self._codes
+        code = "".join(re.findall(r"[^\W_]+", text.lower()))
+        return any(code in part._codes for part in (self, *self._earlier))
 
     def _has_together(self, words: Sequence[str]) -> bool:
         return f" {' '.join(words)} " in self._words
 
     def share_of_text(self, text: str) -> float:
         """Return the share of a text's words that were said: 1 if they were said together."""
+        share = self._share_of_text(text)
+        for part in self._earlier:
+            if share == 1:
+                break
+            share = max(share, part._share_of_text(text))
+        return share
+
+    def _share_of_text(self, text: str) -> float:
         words = [
             _without_zeros(word)
             for word in _WORD.findall(_CAMEL.sub(" ", text[:MAX_VALUE_CHARACTERS]).lower())
@@ -233,7 +248,9 @@ class Said:
     def source_of_number(self, number: float) -> Source:
         """Return where a number comes from, as far as the conversation says."""
         value = exact(abs(number))
-        if value in self.numbers or (value > MAX_COMPUTED and self.has_digits_of(value)):
+        if any(value in part.numbers for part in (self, *self._earlier)) or (
+            value > MAX_COMPUTED and self.has_digits_of(value)
+        ):
             return Source.SAID
         if not self.numbers.isdisjoint(scaled(value, _SCALES, _SCALES)):
             return Source.CALCULATED

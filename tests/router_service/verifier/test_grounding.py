@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, parse_conversation
 from router_service.checker.parameter_schema import Schema
 from router_service.checker.toolbox import Call
-from router_service.verifier.answer_features import read_answer, unconfirmed_arguments
+from router_service.verifier.answer_features import Question, read_answer, unconfirmed_arguments
 from router_service.verifier.grounding import (
     Said,
     Source,
@@ -194,3 +194,17 @@ def test_numbers_in_lists_and_objects_keep_their_identity(
     question = ask(f"Delete order 7, {HUGE} and {2**64 + 1}", NESTED)
     found = unconfirmed_arguments(question, {0: read(question, answer(arguments))}, {"forecast"})
     assert found.get(0, ()) == named
+
+
+@pytest.mark.parametrize("place", [0, 59_990, 180_000, 299_000])
+def test_values_are_found_in_the_whole_of_a_long_conversation(place: int) -> None:
+    """Neither the length of a conversation nor what follows hides what was said in it."""
+    text = "lorem ipsum dolor " * 17_000
+    text = f"{text[:place]} Order K81-2234 of Ann Sørensen weighs 73.25 kg. {text[place:]}"
+    turns = [{"role": "user", "content": each} for each in (text[:150_000], text[150_000:])]
+    question = Question(parse_conversation({"messages": turns}), [])
+    for value in ("K81-2234", "Ann Sørensen", 73.25):
+        assert question.grounding(value) == 1
+        assert source_of(question.said, "value", value, ANYTHING) is Source.SAID
+    assert source_of(question.said, "id", "K81-2235", ORDER, is_identifying=True) is Source.NOWHERE
+    assert question.grounding("Bob Nilsen") == 0

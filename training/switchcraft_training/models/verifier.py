@@ -138,10 +138,14 @@ class VerifierData:
     groups: NDArray[np.int64]
     corrupted: Sequence[Sequence[CorruptedAnswer]] = ()
     """For each query, correct answers in which one thing was changed; empty without any."""
+    known_reliabilities: Floats | None = None
+    """The arms' `reliabilities`, if these queries do not tell them."""
 
     @cached_property
     def reliabilities(self) -> Floats:
         """The share of queries that each arm answered correctly, (arms,)."""
+        if self.known_reliabilities is not None:
+            return self.known_reliabilities
         shares: Floats = self.correct.mean(axis=0)
         return shares
 
