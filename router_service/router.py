@@ -409,6 +409,12 @@ class Router:
         known, familiarity = self.artifact.manifest.familiarity, prediction.familiarity
         return known is not None and familiarity is not None and familiarity < known.limit
 
+    def is_far_off(self, conversation: Conversation) -> bool:
+        """Return whether a request is unlike all those that answers were verified for."""
+        spec = self.artifact.manifest.verifier
+        unfamiliar = None if spec is None else spec.unfamiliar
+        return unfamiliar is not None and not unfamiliar.measured.include(conversation)
+
     def next_step(
         self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:

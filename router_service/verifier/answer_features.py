@@ -30,15 +30,17 @@ from router_service.checker.defaults import documented_defaults
 from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
 from router_service.checker.toolbox import Call, Toolbox, read_function, same_calls
 from router_service.core.errors import SchemaError
-from router_service.core.resources import Cache, shared_cache, stop_if_abandoned
 from router_service.core.values import request_value
 from router_service.predictor.model import Floats
 from router_service.predictor.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
 from router_service.verifier.grounding import (
     MAX_COMPUTED,
+    PASSAGE_CHARACTERS,
+    Earlier,
     Said,
     Source,
     exact,
+    fits_examples,
     identifies,
     is_date,
     is_filler,
@@ -51,20 +53,13 @@ from router_service.verifier.grounding import (
 )
 
 MAX_SAID_CHARACTERS = 1_000_000
-"""Characters of the conversation in which values are looked up, counted from its end. To read
-200,000 of them takes 80 ms, and 8 ms for each further 20,000 if the conversation is known."""
+"""Characters of the conversation in which values are looked up, counted from its end."""
+
+LATEST_CHARACTERS = 40_000
+"""Characters at the end of the conversation, and at most as many again as a passage has, in which
+values are also found in other forms, such as a sum of two numbers."""
 
 MAX_QUERY_CHARACTERS = 40_000
-
-LATEST_CHARACTERS, PASSAGE_CHARACTERS = 40_000, 20_000
-"""Characters at the end of a conversation that are read for each request, and those of each passage
-before, which caches keep: more may follow in a conversation, but what was said stays."""
-
-OVERLAP_CHARACTERS = 200
-"""Characters that a passage shares with the next one, so that no value is cut."""
-
-_PASSAGE_BYTES = 30
-"""Approximate memory of a passage for each of its characters."""
 
 MAX_TOOLS = 128
 MAX_CALLS = 32
@@ -156,24 +151,40 @@ class Question:
         }
 
     @cached_property
-    def _passages(self) -> Sequence[_Passage]:
-        """What was said: first the end of the conversation, then what comes before it."""
-        text = " ".join([turn.text for turn in self._conversation.turns])
-        begins = max(0, len(text) - LATEST_CHARACTERS) // PASSAGE_CHARACTERS * PASSAGE_CHARACTERS
-        oldest = max(0, begins - MAX_SAID_CHARACTERS + LATEST_CHARACTERS)
-        return [
-            _Passage(text[begins:]),
-            *(
-                _Passage.known(text[start : start + PASSAGE_CHARACTERS + OVERLAP_CHARACTERS])
-                for start in range(oldest, begins, PASSAGE_CHARACTERS)
-            ),
-        ]
+    def _text(self) -> str:
+        return " ".join([turn.text for turn in self._conversation.turns])
+
+    @cached_property
+    def _begin(self) -> int:
+        """Where the end of the conversation begins: after whole passages."""
+        passages = max(0, len(self._text) - LATEST_CHARACTERS) // PASSAGE_CHARACTERS
+        return passages * PASSAGE_CHARACTERS
+
+    @cached_property
+    def _latest(self) -> str:
+        return self._text[self._begin :]
+
+    @cached_property
+    def _earlier(self) -> Earlier:
+        oldest = max(0, self._begin + LATEST_CHARACTERS - MAX_SAID_CHARACTERS)
+        return Earlier(self._text[oldest : self._begin])
+
+    @cached_property
+    def _words(self) -> str:
+        return f" {' '.join(WORD.findall(self._latest.lower()))} "
+
+    @cached_property
+    def _stems(self) -> Stems:
+        return frozenset([word[:STEM_CHARS] for word in self._words.split()])
+
+    @cached_property
+    def _numbers(self) -> frozenset[int | float]:
+        return _numbers_in(self._latest)
 
     @cached_property
     def said(self) -> Said:
         """The words and numbers of the conversation, in which the source of a value is found."""
-        latest, *earlier = self._passages
-        return Said(latest.text, [part.said for part in earlier])
+        return Said(self._latest, self._earlier)
 
     @cached_property
     def query_numbers(self) -> frozenset[int | float]:
@@ -302,57 +313,18 @@ class Question:
         """Return from 0 to 1 how much of a value was said; None for a boolean or null."""
         if isinstance(value, bool) or value is None:
             return None
-        return max(part.grounding(value) for part in self._passages)
-
-
-class _Passage:
-    """A part of what was said in a conversation."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    @classmethod
-    def known(cls, text: str) -> _Passage:
-        """Return a passage from the cache, or else a new one."""
-        known = _known_passages.get(text)
-        if known is None:
-            stop_if_abandoned()
-            known = cls(text)
-            _known_passages.put(text, known, _PASSAGE_BYTES * len(text))
-        return known
-
-    @cached_property
-    def said(self) -> Said:
-        return Said(self.text)
-
-    @cached_property
-    def _words(self) -> str:
-        return f" {' '.join(WORD.findall(self.text.lower()))} "
-
-    @cached_property
-    def _stems(self) -> Stems:
-        return frozenset([word[:STEM_CHARS] for word in self._words.split()])
-
-    @cached_property
-    def _numbers(self) -> frozenset[int | float]:
-        return _numbers_in(self.text)
-
-    def grounding(self, value: str | float) -> float:
-        """Return from 0 to 1 how much of a value was said."""
-        if not isinstance(value, str):
+        if isinstance(value, int | float):
             number = exact(abs(value))
             return float(
                 number in self._numbers
                 or not self._numbers.isdisjoint(scaled(number, _MULTIPLIERS, _DIVISORS))
+                or self._earlier.has(number)
             )
         words = WORD.findall(value[:MAX_VALUE_CHARACTERS].lower())
-        if not words or f" {' '.join(words)} " in self._words:
+        if not words or f" {' '.join(words)} " in self._words or self._earlier.has(value):
             return 1.0
-        said = sum(word[:STEM_CHARS] in self._stems for word in words)
-        return _PARTLY_GROUNDED * said / len(words)
-
-
-_known_passages: Cache[str, _Passage] = shared_cache("passages", max_bytes=16 * 2**20)
+        said = sum(word[:STEM_CHARS] in self._stems for word in words) / len(words)
+        return _PARTLY_GROUNDED * max(said, self._earlier.share_of_text(value))
 
 
 def _numbers_in(text: str) -> frozenset[int | float]:
@@ -412,6 +384,7 @@ def read_answer(question: Question, calls: Sequence[Call] | None) -> CandidateAn
         **_match_features(question, names),
         **_source_features(question, names, made),
         **_progress_features(question, names, made),
+        **_form_features(question, names, made),
     }
     return CandidateAnswer(read, tuple(map(float, features.values())), leaves or 0)
 
@@ -442,7 +415,7 @@ def _progress_features(
         "topic_left": 1 - overlap(topic, after),
         "topic_gained": overlap(topic, after) - overlap(topic, before),
         "fit_left": max(left, default=0.0),
-        "fit_left_lead": max(left, default=0.0)
+        "fit_left_margin": max(left, default=0.0)
         - min((fits.get(name, 0.0) for name in done), default=0.0),
     }
 
@@ -626,6 +599,23 @@ def _source_features(
     }
 
 
+def _form_features(
+    question: Question, names: Sequence[str], calls: Sequence[Call]
+) -> dict[str, float]:
+    """Return how many texts have an example in their parameter's description, or another form."""
+    fits = []
+    for name, call in zip(names, calls, strict=True):
+        properties, _ = _members_of(question.schema(name))
+        for key, value in call.arguments.items():
+            schema = properties.get(key, ANY_SCHEMA)
+            leaves = _named_leaves(key, value, schema)
+            fits += [fits_examples(leaf, its) for _, leaf, its, _ in leaves]
+    return {
+        "forms_known": sum(each is not None for each in fits),
+        "forms_other": sum(each is False for each in fits),
+    }
+
+
 def _texts_in(schema: Schema) -> list[str]:
     """Return the enum's texts, at most as many as an answer may have values."""
     try:
@@ -745,7 +735,9 @@ class Relation(NamedTuple):
 
     `agreement` is the share of calls and arguments that are equal. `differing` counts arguments
     with other values, and `grounding_lead` sums how much more of the first candidate's values was
-    said. `only_here` and `only_there` count arguments that only one of the two has.
+    said. The other leads count differing arguments that are written as in the query, or as an
+    example, or longer, less those of the other candidate. `only_here` and `only_there` count
+    arguments that only one of the two has, and how much of their values was said.
     """
 
     is_same: bool
@@ -754,6 +746,11 @@ class Relation(NamedTuple):
     grounding_lead: float = 0.0
     only_here: int = 0
     only_there: int = 0
+    verbatim_lead: int = 0
+    form_lead: int = 0
+    length_lead: int = 0
+    said_only_here: float = 0.0
+    said_only_there: float = 0.0
 
     def mirrored(self) -> Relation:
         """Return how the second candidate relates to the first."""
@@ -761,6 +758,11 @@ class Relation(NamedTuple):
             grounding_lead=-self.grounding_lead,
             only_here=self.only_there,
             only_there=self.only_here,
+            verbatim_lead=-self.verbatim_lead,
+            form_lead=-self.form_lead,
+            length_lead=-self.length_lead,
+            said_only_here=self.said_only_there,
+            said_only_there=self.said_only_here,
         )
 
 
@@ -774,6 +776,8 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
     pairs = _pair_calls(question, answer.calls, other.calls)
     paired = {place for place, _, _ in pairs}, {place for _, place, _ in pairs}
     equal = differing = only_here = only_there = 0
+    verbatim = form = longer = 0
+    said_here = said_there = 0.0
     total = sum(
         1 + len(call.arguments)
         for calls, places in zip((answer.calls, other.calls), paired, strict=True)
@@ -789,10 +793,19 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
         for key in sorted(keys - same_keys):
             if key not in rival:
                 only_here += 1
+                said_here += _mean_grounding(question, own[key])
             elif key not in own:
                 only_there += 1
+                said_there += _mean_grounding(question, rival[key])
             else:
                 differing += 1
+                schema = question.schema(name_of(answer.calls[here].name))
+                one, two = (
+                    _Written.read(question, key, each[key], schema) for each in (own, rival)
+                )
+                verbatim += one.is_verbatim - two.is_verbatim
+                form += one.form - two.form
+                longer += (one.characters > two.characters) - (one.characters < two.characters)
                 grounding = _mean_grounding(question, own[key])
                 lead += grounding - _mean_grounding(question, rival[key])
     agreement = equal / max(1, total)
@@ -806,7 +819,50 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
         and all(question.is_bounded(name_of(call.name)) for call in answer.calls)
         and same_calls(question.toolbox, answer.calls, other.calls)
     )
-    return Relation(is_same, agreement, differing, lead, only_here, only_there)
+    return Relation(
+        is_same=is_same,
+        agreement=agreement,
+        differing=differing,
+        grounding_lead=lead,
+        only_here=only_here,
+        only_there=only_there,
+        verbatim_lead=verbatim,
+        form_lead=form,
+        length_lead=longer,
+        said_only_here=said_here,
+        said_only_there=said_there,
+    )
+
+
+class _Written(NamedTuple):
+    """How an argument is written.
+
+    `is_verbatim` says whether the query has its texts as they are. `form` is 1 if they have the
+    form of an example in their parameter's description, -1 if not, and 0 without an example.
+    """
+
+    is_verbatim: bool
+    form: int
+    characters: int
+
+    @classmethod
+    def read(cls, question: Question, key: str, value: Json, properties: Schema) -> _Written:
+        """Read an argument of a call whose tool has these properties."""
+        leaves = [leaf for leaf in _leaves(value) if isinstance(leaf, str)]
+        try:
+            fits = [fits_examples(leaf, properties.key(key)) for leaf in leaves]
+        except (SchemaError, RecursionError):
+            fits = []
+        known = [each for each in fits if each is not None]
+        return cls(
+            is_verbatim=bool(leaves) and all(_is_verbatim(question, leaf) for leaf in leaves),
+            form=0 if not known else 1 if all(known) else -1,
+            characters=sum(map(len, leaves)) if leaves else len(str(value)),
+        )
+
+
+def _is_verbatim(question: Question, text: str) -> bool:
+    return text[:MAX_VALUE_CHARACTERS].lower() in question.query_lower
 
 
 def _pair_calls(
@@ -955,6 +1011,8 @@ class Beliefs(NamedTuple):
 _COMPARED_WITH_OTHERS = (
     "calls", "arguments", "optional", "fits_schema", "match", "all_grounding_exact",
     "all_ungrounded_exact", "numbers_unused_exact", "quoted_unused",
+    "names_unused", "topic_left", "numbers_left", "forms_other", "values_invented_exact", "fillers",
+    "optional_left_said", "members_unused", "text_chars", "topic_gained",
 )  # fmt: skip
 """Features of an answer that are also compared with the mean of all candidates."""
 
@@ -1028,6 +1086,11 @@ def candidate_features(beliefs: Beliefs, candidates: Candidates) -> Floats:
             sum(relation.grounding_lead for relation in here),
             sum(relation.only_here for relation in here),
             sum(relation.only_there for relation in here),
+            sum(relation.verbatim_lead for relation in here),
+            sum(relation.form_lead for relation in here),
+            sum(relation.length_lead for relation in here),
+            sum(relation.said_only_here for relation in here),
+            sum(relation.said_only_there for relation in here),
         )
         rows.append((*own, *lead, *relation))
     return np.array(rows)
@@ -1039,6 +1102,8 @@ RELATION_FEATURES = (
     "differing", "differing_weight", "differing_logit_max", "differing_reliability_max",
     "rival_arms", "rival_weight", "agreement", "rival_agreement_min", "rival_agreement_max",
     "rival_grounding_lead_exact", "only_here", "only_there",
+    "rival_verbatim_lead", "rival_form_lead", "rival_length_lead", "said_only_here",
+    "said_only_there",
 )  # fmt: skip
 
 
@@ -1082,6 +1147,7 @@ _ANSWER_FEATURES = (
     *_match_features(_EMPTY_QUESTION, ()),
     *_source_features(_EMPTY_QUESTION, (), ()),
     *_progress_features(_EMPTY_QUESTION, (), ()),
+    *_form_features(_EMPTY_QUESTION, (), ()),
 )
 _COMPARED_PLACES = [_ANSWER_FEATURES.index(name) for name in _COMPARED_WITH_OTHERS]
 _SAME_AS_MEAN = [0.0] * len(_COMPARED_PLACES)

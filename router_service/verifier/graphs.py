@@ -27,6 +27,7 @@ from router_service.verifier.answer_features import (
     candidate_features,
     clipped_logit,
 )
+from router_service.verifier.measured import MeasuredRequests
 
 MAX_JUDGED = 3
 """Candidates up to which verifiers are trained. After as many, no further gain can be estimated."""
@@ -53,6 +54,9 @@ class UnfamiliarGraphs(BaseModel):
     )
     calibration: Calibration = Field(
         default=IDENTITY, description="Map from the first graph's output to a probability."
+    )
+    measured: MeasuredRequests = Field(
+        description="What the verifier was measured with; other requests are far off."
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -35,10 +36,12 @@ from router_service.measurement.rules import best_single
 from router_service.measurement.simulation import JudgedAnswers, Simulation
 from router_service.verifier.answer_features import CANDIDATE_FEATURES, Candidates
 from router_service.verifier.graphs import GAIN_FEATURES, UnfamiliarGraphs, VerifierSpec
+from router_service.verifier.measured import MeasuredRequests, script_of
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.calibration import calibration_measure
 from switchcraft_training.models.contexts import EVERYTHING, SHELVES, Context, Loop, Solved, Wrapper
+from switchcraft_training.models.corruptions import CorruptedAnswer, corrupt_answers
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
     GAIN_GRAPH,
@@ -50,6 +53,7 @@ from switchcraft_training.models.verifier import (
     read_candidates,
 )
 from switchcraft_training.progress import stage, step
+from switchcraft_training.records import Example
 from switchcraft_training.training_data import read_training_data
 from switchcraft_training.verification import (
     judge_answers,
@@ -109,6 +113,7 @@ class UnfamiliarStudy:
 
     verifier: TrainedVerifier
     figures: tuple[ContextFigures, ...]
+    measured: MeasuredRequests
 
     def add_to(self, directory: Path) -> None:
         """Add the verifier to an artifact, which has a verifier for familiar requests."""
@@ -123,6 +128,7 @@ class UnfamiliarStudy:
             gain_graph=f"{PREFIX}{GAIN_GRAPH}",
             candidate_features=CANDIDATE_FEATURES,
             calibration=self.verifier.calibration,
+            measured=self.measured,
         )
         spec = manifest.verifier.model_copy(update={"unfamiliar": graphs})
         changes = {"verifier": spec, "files": file_hashes(directory)}
@@ -130,10 +136,16 @@ class UnfamiliarStudy:
 
 
 class _Answers(NamedTuple):
-    """Answers of every arm to the queries of a table; `correct` is (queries, arms)."""
+    """Answers of every arm to the queries of a table; `correct` is (queries, arms).
+
+    Answers inside of tool loops are partly made up.
+    """
 
     candidates: Sequence[Candidates]
     correct: Floats
+    corrupted: Sequence[Sequence[CorruptedAnswer]]
+    most_tools: int
+    is_made_up: bool = False
 
 
 class _AllAnswers(NamedTuple):
@@ -147,6 +159,9 @@ EARLY_SHARE, REPEATED_SHARE = 0.08, 0.08
 """Shares of the right answers in a tool loop that are replaced by a text where a call is still
 needed, and by a call that was made before. Recorded answers hardly have either."""
 
+LEAST_QUERIES = 30
+"""Queries in a script from which the verifier counts as measured with that script."""
+
 _Given = dict[int, tuple[Call, ...] | None]
 
 
@@ -156,27 +171,47 @@ class _Queries:
 
     table: Table
     calls: Sequence[Mapping[int, tuple[Call, ...] | None]]
+    seed: int
 
     def plain(self) -> _Answers:
         """Return the answers without context."""
-        return _Answers(read_candidates(self.table.examples, self.calls), self.table.correct)
+        return self._answers(self.table.examples, self.calls, self.table.correct)
+
+    def _answers(
+        self,
+        examples: Sequence[Example],
+        calls: Sequence[Mapping[int, tuple[Call, ...] | None]],
+        correct: Floats,
+        *,
+        is_made_up: bool = False,
+    ) -> _Answers:
+        candidates = read_candidates(examples, calls)
+        is_right = correct == 1
+        corrupted: Sequence[Sequence[CorruptedAnswer]] = [()] * len(examples)
+        if not is_made_up:
+            corrupted = corrupt_answers(
+                examples, calls, candidates, lambda row, arm: bool(is_right[row, arm]), self.seed
+            )
+        most_tools = max(len(example.request["tools"]) for example in examples)
+        return _Answers(candidates, correct, corrupted, most_tools, is_made_up)
 
     def wrapped(
         self,
         contexts: frozenset[Context],
-        seed: int,
+        number: int,
         progress: Progress = Progress.BEFORE,
         *,
         is_tested: bool,
     ) -> _Answers:
         """Return the answers in context, which is made of the queries of the same fold."""
-        table, rng = self.table, random.Random(seed)  # noqa: S311 - no secret
+        table, rng = self.table, random.Random(self.seed + number)  # noqa: S311 - no secret
         examples, correct = [*table.examples], table.correct.copy()
         given = [dict(each) for each in self.calls]
         for fold in np.unique(table.folds).tolist():
             rows = np.flatnonzero(table.folds == fold).tolist()
             others = [table.examples[row] for row in rows]
-            wrapper = Wrapper(fold % SHELVES, others, contexts, is_tested)
+            is_large = is_tested and progress is Progress.BEFORE
+            wrapper = Wrapper(fold % SHELVES, others, contexts, is_large)
             solved = [each for row in rows if (each := self._solved(row)).calls]
             for row in rows:
                 request = table.examples[row].request
@@ -195,7 +230,8 @@ class _Queries:
                     )
                     request = wrapper.wrap_in_loop(request, loop, rng)
                 examples[row] = replace(table.examples[row], request=request)
-        return _Answers(read_candidates(examples, given), correct)
+        is_made_up = progress is not Progress.BEFORE
+        return self._answers(examples, given, correct, is_made_up=is_made_up)
 
     def _solved(self, row: int) -> Solved:
         """Return a query with right calls, if an arm made them."""
@@ -257,21 +293,21 @@ def _answer_in_loop(
 def _read_answers(config: RunConfig, table: Table, recordings: Path) -> _AllAnswers:
     """Read the answers to learn from and to test with."""
     source = require_answers(config, recordings)
-    queries = _Queries(table, recorded_calls(source, table.examples, config.arms))
-    plain, seed = queries.plain(), config.seed
+    queries = _Queries(table, recorded_calls(source, table.examples, config.arms), config.seed)
+    plain = queries.plain()
     learned = [
         plain,
         *(
-            queries.wrapped(EVERYTHING, seed + 100 * number, progress, is_tested=False)
+            queries.wrapped(EVERYTHING, 100 * number, progress, is_tested=False)
             for number, progress in enumerate(Progress)
         ),
     ]
     tested = {
-        name: queries.wrapped(contexts, seed + 1 + number, is_tested=True)
+        name: queries.wrapped(contexts, 1 + number, is_tested=True)
         for number, (name, contexts) in enumerate(CONTEXTS.items())
     }
     loops = {
-        str(progress): queries.wrapped(EVERYTHING, seed + 50, progress, is_tested=True)
+        str(progress): queries.wrapped(EVERYTHING, 50, progress, is_tested=True)
         for progress in LOOPS
     }
     return _AllAnswers(learned, {PLAIN: plain, **tested, **loops})
@@ -299,6 +335,8 @@ class _Settings:
             correct=np.vstack([each.correct[rows] for each in answers]),
             costs_usd=self.costs_usd,
             groups=np.tile(self.table.groups[rows], len(answers)),
+            corrupted=[each.corrupted[row] for each in answers for row in rows],
+            is_made_up=np.repeat([each.is_made_up for each in answers], len(rows)),
             known_reliabilities=reliabilities,
         )
 
@@ -370,7 +408,14 @@ def study_unfamiliar(  # noqa: PLR0913
         _figures(name, each, replace(table, correct=answers.tested[name].correct), costs_usd, spec)
         for name, each in judged.items()
     )
-    return UnfamiliarStudy(final.verifier, tuple(figures))
+    scripts = Counter(script_of(example.query) for example in table.examples)
+    measured = MeasuredRequests(
+        tools=max(each.most_tools for each in answers.tested.values()),
+        scripts=tuple(
+            sorted(each for each, queries in scripts.items() if each and queries >= LEAST_QUERIES)
+        ),
+    )
+    return UnfamiliarStudy(final.verifier, tuple(figures), measured)
 
 
 def _figures(

@@ -11,6 +11,7 @@ from router_service.verifier.answer_features import Question, read_answer, uncon
 from router_service.verifier.grounding import (
     Said,
     Source,
+    fits_examples,
     identifies,
     is_filler,
     is_named_after,
@@ -208,3 +209,19 @@ def test_values_are_found_in_the_whole_of_a_long_conversation(place: int) -> Non
         assert source_of(question.said, "value", value, ANYTHING) is Source.SAID
     assert source_of(question.said, "id", "K81-2235", ORDER, is_identifying=True) is Source.NOWHERE
     assert question.grounding("Bob Nilsen") == 0
+
+
+@pytest.mark.parametrize(
+    ("description", "value", "fits"),
+    [
+        ("The city, such as Berkeley, CA", "Oslo, NO", True),
+        ("The city, such as Berkeley, CA", "Oslo", False),
+        ("The day, e.g. '2024-03-13'", "2026-11-28", True),
+        ("The day, e.g. '2024-03-13'", "28 November", False),
+        ("The city", "Oslo", None),
+        ("How many, e.g. 3", 4, None),
+    ],
+)
+def test_texts_have_the_form_of_examples(description: str, value: Json, *, fits: bool) -> None:
+    """Marks, a first capital and digits tell whether a text is written like an example."""
+    assert fits_examples(value, Schema({"type": "string", "description": description})) is fits
