@@ -68,6 +68,23 @@ def test_unfamiliar_requests_are_judged_without_the_router(shipped: Router) -> N
     assert judged(0.1, 0.01) == judged(0.9, 0.01)
 
 
+def test_a_tool_loop_stays_with_the_cheapest_of_those_that_make_the_same_calls(
+    shipped: Router,
+) -> None:
+    """Of unfamiliar requests, this one's answer is accepted, whose arm is asked first next time."""
+    features = (0.0,) * len(shipped.artifact.manifest.packing.features)
+    known = Prediction((0.9,) * len(shipped.arms), features, packed_tokens=7, familiarity=0.01)
+    cheap, dear = "grok-4.1-fast", "claude-sonnet-4.5"
+
+    def accepted(cities: Mapping[str, str]) -> str | None:
+        given = [ArmAnswer(arm, answer({"city": city})) for arm, city in cities.items()]
+        state = VerificationState(PRICE, (), candidates=given)
+        return shipped.next_step(QUESTION, known, state).accept
+
+    assert accepted({dear: "Oslo", cheap: "Oslo"}) == cheap
+    assert accepted({dear: "Oslo", cheap: "Lima"}) == dear
+
+
 NextStep = Callable[..., Step]
 
 
