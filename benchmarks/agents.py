@@ -3,7 +3,7 @@
     python -m benchmarks.agents --out runs/agents.json
 
 Scripted agents of an airline, a shop and a researcher have 13, 5 and 20 tools. They talk to a
-gateway with the shipped artifact and README's three models. A scripted upstream answers with the
+gateway with the shipped artifact and three models. A scripted upstream answers with the
 next call of the script, and reports the tokens that a provider would have cached: the longest
 beginning that an earlier prompt of the same model has. With `--wrong`, the cheaper models give
 invented values in every n-th call.
@@ -209,6 +209,7 @@ def run(agent: Agent, model: str, section: str, wrong: int) -> Run:
 SETTINGS = {
     "always Sonnet": (SONNET, ""),
     "`switchcraft`, the defaults": ("switchcraft", ""),
+    "`verified=0.0849`": ("switchcraft", "router: {unfamiliar: verified=0.0849}\n"),
     "without `conversations`": ("switchcraft", "router: {conversations: {enabled: false}}\n"),
     "`unfamiliar: best`": ("switchcraft", "router: {unfamiliar: best}\n"),
     "`switchcraft:fast`": ("switchcraft:fast", ""),

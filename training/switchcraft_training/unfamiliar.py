@@ -8,7 +8,6 @@ leaves the right calls unchanged; that models answer there as they did without i
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections import Counter
@@ -23,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from router_service.apis.conversation import Json
 from router_service.artifact import (
     MANIFEST,
     Artifact,
@@ -157,15 +155,9 @@ class _AllAnswers(NamedTuple):
     tested: Mapping[str, _Answers]
 
 
-EARLY_SHARE, REPEATED_SHARE = 0.2, 0.1
+EARLY_SHARE, REPEATED_SHARE = 0.08, 0.08
 """Shares of the right answers in a tool loop that are replaced by a text where a call is still
 needed, and by a call that was made before. Recorded answers hardly have either."""
-
-SAME_TOOLS_SHARE = 0.4
-"""Share of the tool loops in which another query has the same tools, if there is one."""
-
-EFFORT = replace(FULL_EFFORT, sets=6)
-"""Each query is learned from four times, so half as many sets of candidates are enough."""
 
 LEAST_QUERIES = 30
 """Queries in a script from which the verifier counts as measured with that script."""
@@ -249,39 +241,19 @@ class _Queries:
 
 
 def _loop(own: Solved, solved: Sequence[Solved], rng: random.Random, *, ends: bool) -> Loop:
-    """Return a tool loop in which a query is asked with others, some of which have its tools.
-
-    No two of them need the same call, and no two tools have the same name.
-    """
-    drawn = rng.sample(solved, min(len(solved), 12))
-    if rng.random() < SAME_TOOLS_SHARE:
-        names = own.example.tool_names
-        alike = [each for each in solved if each.example.tool_names == names]
-        drawn = [*rng.sample(alike, min(len(alike), 2)), *drawn]
-    tools = _tools_by_name(own)
-    calls = {_written(call) for call in own.calls}
+    """Return a tool loop in which a query is asked with others that have other tools."""
+    names = {*own.example.tool_names}
     others = []
-    for each in drawn:
-        more, needed = _tools_by_name(each), {_written(call) for call in each.calls}
-        is_known = all(tools.get(name, tool) == tool for name, tool in more.items())
-        if is_known and needed.isdisjoint(calls):
-            tools |= more
-            calls |= needed
+    for each in rng.sample(solved, min(len(solved), 12)):
+        if names.isdisjoint(each.example.tool_names):
+            names.update(each.example.tool_names)
             others.append(each)
     before = others[: rng.randrange(0 if ends and own.calls else 1, 4)]
     if ends and own.calls:
         return Loop(before, own.calls)
     after = others[3:4] if own.calls and rng.random() < 0.3 else []
-    made = 0 if len(own.calls) < 2 or rng.random() < 0.3 else rng.randrange(1, len(own.calls))
+    made = 0 if len(own.calls) < 2 or rng.random() < 0.5 else rng.randrange(1, len(own.calls))
     return Loop(before, own.calls[:made], after)
-
-
-def _tools_by_name(solved: Solved) -> dict[str, Json]:
-    return {tool["function"]["name"]: tool for tool in solved.example.request["tools"]}
-
-
-def _written(call: Call) -> str:
-    return json.dumps([call.name, call.arguments], sort_keys=True).lower()
 
 
 def _answer_in_loop(
@@ -408,7 +380,7 @@ def study_unfamiliar(  # noqa: PLR0913
     spec: VerifierSpec,
     recordings: Path,
     *,
-    effort: FitEffort = EFFORT,
+    effort: FitEffort = FULL_EFFORT,
     workers: Workers = SINGLE_PROCESS,
 ) -> UnfamiliarStudy:
     """Cross-validate verifiers of unfamiliar requests, and fit the one that ships.
