@@ -120,7 +120,7 @@ def test_only_the_default_policy_is_replaced_far_below_the_limit(
 @pytest.mark.parametrize(
     ("section", "fields", "policy", "reason", "unverified"),
     [
-        ({}, {}, "verified=0.002", "verified", None),
+        ({}, {}, "verified=0.01", "verified", None),
         ({}, {"n": 2}, "best (theta=1)", "unfamiliar", "several_choices"),
         ({}, FAR_OFF, "best (theta=1)", "unfamiliar", "far_off"),
         ({"unfamiliar": "best"}, {}, "best (theta=1)", "unfamiliar", None),
@@ -141,7 +141,7 @@ def test_unfamiliar_requests_are_verified_unless_their_tools_demand_more(
     reason: str,
     unverified: str | None,
 ) -> None:
-    """With `best`, no default policy verifies; what risky tools demand goes before.
+    """A default that verifies keeps its price; with `best`, none verifies; risky tools go before.
 
     The most accurate model answers what cannot be verified, and what is unlike all that was.
     """
