@@ -2,11 +2,11 @@
 
     python -m benchmarks.agents --out runs/agents.json
 
-A scripted airline's agent has 13 tools, a system prompt of 2.7 KB, and 15 requests: three messages
-of the user, each with four calls and a text. It talks to a gateway with the shipped artifact and
-README's three models. A scripted upstream answers with the next call of the script, and reports
-the tokens that a provider would have cached: the longest beginning that an earlier prompt of the
-same model has. With `--wrong`, the cheaper models give an invented value in every n-th call.
+Scripted agents of an airline, a shop and a researcher have 13, 5 and 20 tools. They talk to a
+gateway with the shipped artifact and three models. A scripted upstream answers with the
+next call of the script, and reports the tokens that a provider would have cached: the longest
+beginning that an earlier prompt of the same model has. With `--wrong`, the cheaper models give
+invented values in every n-th call.
 
 The answers are scripted, so this measures costs, changes of the model and caches, not accuracy.
 """
@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import orjson
+import yaml
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -47,61 +49,38 @@ model_list:
   - model_name: grok
     litellm_params: {model: xai/grok-4-1-fast-non-reasoning, api_base: BASE, api_key: k}
 """
-POLICY = (
-    "You are the customer service agent of an airline. Help the customer with bookings, changes,"
-    " cancellations and refunds, and follow these rules without exception. "
-)
-RULES = (
-    "Ask for the customer's id before you look anything up. Never invent an id, a price or a date.",
-    "A booking may be changed up to two hours before departure; basic economy cannot be changed.",
-    "A cancelled flight is refunded in full; other refunds follow the fare's rules.",
-    "Baggage allowance depends on the cabin and on the customer's status; look it up.",
-    "Confirm each payment with the customer, and name its amount, before you charge a card.",
-)
-SYSTEM = POLICY + " ".join(f"{n}. {RULES[n % len(RULES)]}" for n in range(1, 29))
-NAMES = (
-    "get_customer", "get_booking", "search_flights", "get_flight_status", "change_flight",
-    "cancel_booking", "get_refund_rules", "refund_booking", "add_baggage", "get_baggage_rules",
-    "select_seat", "send_certificate", "get_airport",
-)  # fmt: skip
-PARAMETER = {"get_customer": "customer_id", "search_flights": "route", "get_airport": "code"}
-SCRIPT = (
-    (
-        "I am customer C1042. Flight status, refund rules and baggage rules of booking BK7731?",
-        ("get_booking", "BK7731"), ("get_flight_status", "BK7731"),
-        ("get_refund_rules", "BK7731"), ("get_baggage_rules", "BK7731"),
-    ),
-    (
-        "Look up customer C1042, the route OSL-LIS, the airport LIS, and booking BK7731 again.",
-        ("get_customer", "C1042"), ("search_flights", "OSL-LIS"),
-        ("get_airport", "LIS"), ("get_booking", "BK7731"),
-    ),
-    (
-        "And my booking BK9902: the booking, its flight status, refund rules and baggage rules?",
-        ("get_booking", "BK9902"), ("get_flight_status", "BK9902"),
-        ("get_refund_rules", "BK9902"), ("get_baggage_rules", "BK9902"),
-    ),
-)  # fmt: skip
-FILLER = '{"status":"confirmed","detail":"' + "seat 14C, cabin economy, on time; " * 20 + '"}'
 
 
-def tool(name: str) -> dict[str, Any]:
-    """Return a tool with one parameter."""
-    what = name.replace("_", " ")
-    value = {"type": "string", "description": f"What to {what} for, as the customer wrote it."}
-    parameter = PARAMETER.get(name, "booking_id")
-    schema = {"type": "object", "properties": {parameter: value}, "required": [parameter]}
-    function = {"name": name, "description": f"Call this to {what}.", "parameters": schema}
-    return {"type": "function", "function": function}
+SCRIPTS = Path(__file__).with_name("agent_scripts.yaml")
 
 
-TOOLS = [tool(name) for name in NAMES]
+@dataclass(frozen=True)
+class Agent:
+    """A scripted agent. `script` has the user's messages, the calls that follow, and a text."""
+
+    system: str
+    tools: Sequence[dict[str, Any]]
+    script: Sequence[dict[str, Any]]
+
+    @classmethod
+    def read(cls, name: str) -> Agent:
+        """Read an agent. All parameters are required texts, and the rules repeat in its prompt."""
+        entry = yaml.safe_load(SCRIPTS.read_text())[name]
+        rules, tools = entry["rules"], []
+        numbered = (f"{n}. {rules[n % len(rules)]}" for n in range(1, entry["numbered"] + 1))
+        for each in entry["tools"]:
+            parameters = each["parameters"].items()
+            properties = {key: {"type": "string", "description": told} for key, told in parameters}
+            schema = {"type": "object", "properties": properties, "required": [*properties]}
+            tools.append({"type": "function", "function": {**each, "parameters": schema}})
+        return cls(entry["role"] + " ".join(numbered), tools, entry["script"])
 
 
 @dataclass
 class Tally:
     """What the upstream has counted for each model."""
 
+    agent: Agent
     wrong: int
     """The cheaper models are wrong in every n-th of their calls; 0 for never."""
     requests: Counter[str] = field(default_factory=Counter)
@@ -110,7 +89,7 @@ class Tally:
     seen: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
 
     async def answer(self, request: Request) -> JSONResponse:
-        """Answer with the script's next call, or with a text after the fourth."""
+        """Answer with the script's next call, or with a text after the last one."""
         body = orjson.loads(await request.body())
         model, messages = str(body["model"]), body["messages"]
         prompt = orjson.dumps([body["tools"], messages])
@@ -124,15 +103,14 @@ class Tally:
         turn = sum(message["role"] == "user" for message in messages) - 1
         last = max(n for n, message in enumerate(messages) if message["role"] == "user")
         number = sum(message["role"] == "tool" for message in messages[last:])
-        calls = SCRIPT[turn][1:]
-        message: dict[str, Any] = {"role": "assistant", "content": "All of it is confirmed."}
-        if number < len(calls):
-            name, value = calls[number]
+        step = self.agent.script[turn]
+        message: dict[str, Any] = {"role": "assistant", "content": step["text"]}
+        if number < len(step["calls"]):
+            name, arguments = step["calls"][number]["name"], step["calls"][number]["arguments"]
             is_cheap = "sonnet" not in model
             if self.wrong and is_cheap and self.requests[model] % self.wrong == 0:
-                value = "unknown"
-            arguments = orjson.dumps({PARAMETER.get(name, "booking_id"): value}).decode()
-            function = {"name": name, "arguments": arguments}
+                arguments = dict.fromkeys(arguments, "unknown")
+            function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
             call = {"id": f"call_{turn}_{number}", "type": "function", "function": function}
             message = {"role": "assistant", "content": None, "tool_calls": [call]}
         usage = {
@@ -190,16 +168,16 @@ def gateway(tally: Tally, section: str) -> Iterator[httpx.Client]:
             yield http
 
 
-def run(model: str, section: str, wrong: int) -> Run:
-    """Let the agent do its work with a model's name and a section of the configuration."""
-    tally, records, loops = Tally(wrong), [], []
+def run(agent: Agent, model: str, section: str, wrong: int) -> Run:
+    """Let an agent do its work with a model's name and a section of the configuration."""
+    tally, records, loops = Tally(agent, wrong), [], []
     with gateway(tally, section) as http:
-        marked = {"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}
+        marked = {"type": "text", "text": agent.system, "cache_control": {"type": "ephemeral"}}
         messages: list[dict[str, Any]] = [{"role": "system", "content": [marked]}]
-        for text, *calls in SCRIPT:
-            messages.append({"role": "user", "content": text})
-            for number in range(len(calls) + 1):
-                body = {"model": model, "messages": messages, "tools": TOOLS}
+        for step in agent.script:
+            messages.append({"role": "user", "content": step["user"]})
+            for number in range(len(step["calls"]) + 1):
+                body = {"model": model, "messages": messages, "tools": agent.tools}
                 response = http.post("/v1/chat/completions", json=body)
                 response.raise_for_status()
                 found = response.headers["x-switchcraft-decision-id"]
@@ -210,8 +188,8 @@ def run(model: str, section: str, wrong: int) -> Run:
                 message = response.json()["choices"][0]["message"]
                 messages.append(message)
                 for call in message.get("tool_calls") or ():
-                    result = {"role": "tool", "tool_call_id": call["id"], "content": FILLER}
-                    messages.append(result)
+                    result = step["calls"][number]["result"]
+                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
     changes = escalations = 0
     for before, after, is_in_loop in zip(records, records[1:], loops[1:], strict=False):
         if is_in_loop and before["model"] != after["model"]:
@@ -231,6 +209,7 @@ def run(model: str, section: str, wrong: int) -> Run:
 SETTINGS = {
     "always Sonnet": (SONNET, ""),
     "`switchcraft`, the defaults": ("switchcraft", ""),
+    "`verified=0.0849`": ("switchcraft", "router: {unfamiliar: verified=0.0849}\n"),
     "without `conversations`": ("switchcraft", "router: {conversations: {enabled: false}}\n"),
     "`unfamiliar: best`": ("switchcraft", "router: {unfamiliar: best}\n"),
     "`switchcraft:fast`": ("switchcraft:fast", ""),
@@ -240,22 +219,26 @@ SETTINGS = {
 def main() -> None:
     """Print the table, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--agents", nargs="+", default=["airline", "shop", "research"])
     parser.add_argument("--wrong", type=int, nargs="+", default=[0, 3])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    print("| cheaper models wrong | setting | cost | cached | asked | changes | escalations |")
-    print("|---|---|--:|--:|--:|--:|--:|")
-    for wrong in args.wrong:
+    print(
+        "| agent | cheaper models wrong | setting | cost | cached | asked | changes | escalations |"
+    )
+    print("|---|---|---|--:|--:|--:|--:|--:|")
+    for agent, wrong in product(args.agents, args.wrong):
         dearest_usd = 0.0
         for name, (model, section) in SETTINGS.items():
-            found = run(model, section, wrong)
+            found = run(Agent.read(agent), model, section, wrong)
             dearest_usd = dearest_usd or found.usd
-            rows.append({"wrong": wrong, "setting": name, **vars(found)})
+            rows.append({"agent": agent, "wrong": wrong, "setting": name, **vars(found)})
             how = f"1 of {wrong} calls" if wrong else "never"
             print(
-                f"| {how} | {name} | {found.usd / dearest_usd:.0%} | {found.cached_share:.0%} |"
-                f" {found.candidates:.1f} | {found.changes} | {found.escalations} |",
+                f"| {agent} | {how} | {name} | {found.usd / dearest_usd:.0%}"
+                f" | {found.cached_share:.0%} | {found.candidates:.1f} | {found.changes}"
+                f" | {found.escalations} |",
                 flush=True,
             )
     write_figures(args.out, {"rows": rows})

@@ -409,19 +409,28 @@ class Router:
         known, familiarity = self.artifact.manifest.familiarity, prediction.familiarity
         return known is not None and familiarity is not None and familiarity < known.limit
 
+    def is_far_off(self, conversation: Conversation) -> bool:
+        """Return whether a request is unlike all those that answers were verified for."""
+        spec = self.artifact.manifest.verifier
+        unfamiliar = None if spec is None else spec.unfamiliar
+        return unfamiliar is not None and not unfamiliar.measured.include(conversation)
+
     def next_step(
         self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:
         """Return which candidate to accept, or which arms to ask next; CPU-bound.
 
-        `question` is the request, and `prediction` the router's for it. If the router expects no
-        tool call, the first answer is accepted without verification if it is text. A candidate that
+        `question` is the request, and `prediction` the router's for it. Unfamiliar requests, and
+        those inside of a tool loop, have a verifier of their own. If the router expects no tool
+        call, the first answer is accepted without verification if it is text. A candidate that
         cannot be used counts as a failed arm, with the probability 0. Without other candidates and
         without an arm that may be asked, the step names no arm. Raises PolicyError if the artifact
         has no verifier.
         """
-        is_unfamiliar = self.is_unfamiliar(prediction)
-        verifier = self._verifier_of_unfamiliar if is_unfamiliar else self._verifier
+        # The verifier of familiar requests has seen no tool loop: at its end, it expects another
+        # call, and it accepts one that was made before.
+        is_like_plain = not (self.is_unfamiliar(prediction) or question.results_so_far)
+        verifier = self._verifier if is_like_plain else self._verifier_of_unfamiliar
         if verifier is None:
             raise PolicyError(str(state.policy), NO_VERIFIER)
         manifest, limits = self.artifact.manifest, state.limits

@@ -30,7 +30,8 @@ from router_service.predictor.model import Execution
 from router_service.predictor.packing import PackedView, PackingSpec
 from router_service.router import Decision, Prediction, Router, decide_among
 from router_service.verifier.answer_features import Question
-from router_service.verifier.graphs import VerifierSpec
+from router_service.verifier.graphs import UnfamiliarGraphs, VerifierSpec
+from router_service.verifier.measured import MeasuredRequests
 from router_service.verifier.steps import Step, UnverifiedReason, VerificationState
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
@@ -74,6 +75,7 @@ class FakeRouter(Router):
         described = manifest(tuple(self.probabilities), policies)
         self.artifact = Artifact(Path(), described, Tokenizer(WordLevel({"[UNK]": 0})))
         self.execution = Execution("model.onnx", "CPUExecutionProvider")
+        self.arms = tuple(self.probabilities)
         self.asked: list[Conversation] = []
 
     @property
@@ -169,6 +171,12 @@ class VerifyingRouter(FakeRouter):
             reliabilities=tuple(self.probabilities.values()),
             price_usd=0.002,
             streams_text_from=0.9,
+            unfamiliar=UnfamiliarGraphs(
+                graph="verifier.onnx",
+                gain_graph="gain.onnx",
+                candidate_features=(),
+                measured=MeasuredRequests(tools=10, scripts=("LATIN",)),
+            ),
         )
         self.expects_text = spec.expects_text
         changed = self.artifact.manifest.model_copy(update={"verifier": spec})

@@ -175,7 +175,7 @@ class Explainer:
             return (EXPECTED,)
         points, known = self.operating_points(), self.accuracies
         best, point = points.best_single, points.find(str(self.default_policy))
-        arms = [arm for arm in self._router.arms if arm in known and arm in self._pool.by_arm]
+        arms = [arm for arm in known if arm in self._pool.by_arm]
         if point is None or best is None or not arms:
             return ()
         most_accurate = self._pool.labels[max(arms, key=lambda arm: known[arm].value)]

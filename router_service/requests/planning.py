@@ -550,7 +550,7 @@ class Planner:
         default policy that verifies answers keeps its price. If the policy for unfamiliar requests
         verifies answers, the arms count by their accuracy in training: what the router believes of
         a request that it cannot read must not decide which arm is asked first. What cannot be
-        verified gets the most accurate arm.
+        verified gets the most accurate arm, and so does what is unlike all that was measured.
         """
         familiarity = prediction.familiarity
         if familiarity is None or not self.router.is_unfamiliar(prediction):
@@ -567,7 +567,11 @@ class Planner:
             goals = headers.verified_goals
             rule = self.router.policy(self._unfamiliar, param="model", verified_goals=goals)
             policy = name_policy(self._unfamiliar, rule)
-        unverifiable = plan.request.unverifiable if isinstance(policy.rule, Verified) else None
+        unverifiable = None
+        if isinstance(policy.rule, Verified):
+            unverifiable = plan.request.unverifiable
+            if unverifiable is None and self.router.is_far_off(plan.request.conversation):
+                unverifiable = UnverifiedReason.FAR_OFF
         if unverifiable is not None:
             policy = MOST_ACCURATE
         was_to_be_verified = plan.verified is not None or plan.unverified is not None

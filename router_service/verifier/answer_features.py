@@ -15,6 +15,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -23,7 +24,7 @@ import numpy as np
 import orjson
 
 from router_service.apis.answers import ParsedAnswer
-from router_service.apis.conversation import Conversation, Json, unwrap_tool
+from router_service.apis.conversation import Conversation, Json, Role, Turn, unwrap_tool
 from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
 from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
@@ -34,9 +35,12 @@ from router_service.predictor.model import Floats
 from router_service.predictor.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
 from router_service.verifier.grounding import (
     MAX_COMPUTED,
+    PASSAGE_CHARACTERS,
+    Earlier,
     Said,
     Source,
     exact,
+    fits_examples,
     identifies,
     is_date,
     is_filler,
@@ -48,8 +52,14 @@ from router_service.verifier.grounding import (
     source_of,
 )
 
-MAX_SAID_CHARACTERS = 40_000
+MAX_SAID_CHARACTERS = 1_000_000
 """Characters of the conversation in which values are looked up, counted from its end."""
+
+LATEST_CHARACTERS = 40_000
+"""Characters at the end of the conversation, and at most as many again as a passage has, in which
+values are also found in other forms, such as a sum of two numbers."""
+
+MAX_QUERY_CHARACTERS = 40_000
 
 MAX_TOOLS = 128
 MAX_CALLS = 32
@@ -58,6 +68,9 @@ MAX_DEPTH = 16
 MAX_ARGUMENT_CHARACTERS = 50_000
 """Limits on an answer's calls, on the values and levels of their arguments, and on their length. An
 answer that exceeds one of them counts as unreadable."""
+
+MAX_LOOP_CALLS = 200
+"""Earlier calls of a tool loop that are read, from its end."""
 
 MAX_VALUE_CHARACTERS = 2_000
 """Characters of a string that are looked up in the conversation."""
@@ -113,7 +126,7 @@ class Question:
         self._tools = tools
         latest = conversation.deciding_turn
         text = "" if latest is None else conversation.turns[latest].text
-        self._query = text[:MAX_SAID_CHARACTERS]
+        self._query = text[:MAX_QUERY_CHARACTERS]
         self._bounded: dict[str, bool] = {}
         self._hints: dict[str, Mapping[str, tuple[float, frozenset[str]]]] = {}
         self._read: list[tuple[ParsedAnswer | None, CandidateAnswer]] = []
@@ -138,36 +151,40 @@ class Question:
         }
 
     @cached_property
-    def _said(self) -> str:
-        """The end of the conversation."""
-        texts, left = [], MAX_SAID_CHARACTERS
-        for turn in reversed(self._conversation.turns):
-            texts.append(turn.text[:left])
-            left -= len(turn.text)
-            if left <= 0:
-                break
-        return " ".join(reversed(texts))
+    def _text(self) -> str:
+        return " ".join([turn.text for turn in self._conversation.turns])
 
     @cached_property
-    def _said_words(self) -> Sequence[str]:
-        return WORD.findall(self._said.lower())
+    def _begin(self) -> int:
+        """Where the end of the conversation begins: after whole passages."""
+        passages = max(0, len(self._text) - LATEST_CHARACTERS) // PASSAGE_CHARACTERS
+        return passages * PASSAGE_CHARACTERS
+
+    @cached_property
+    def _latest(self) -> str:
+        return self._text[self._begin :]
+
+    @cached_property
+    def _earlier(self) -> Earlier:
+        oldest = max(0, self._begin + LATEST_CHARACTERS - MAX_SAID_CHARACTERS)
+        return Earlier(self._text[oldest : self._begin])
 
     @cached_property
     def _words(self) -> str:
-        return f" {' '.join(self._said_words)} "
+        return f" {' '.join(WORD.findall(self._latest.lower()))} "
 
     @cached_property
     def _stems(self) -> Stems:
-        return frozenset([word[:STEM_CHARS] for word in self._said_words])
+        return frozenset([word[:STEM_CHARS] for word in self._words.split()])
 
     @cached_property
     def _numbers(self) -> frozenset[int | float]:
-        return _numbers_in(self._said)
+        return _numbers_in(self._latest)
 
     @cached_property
     def said(self) -> Said:
         """The words and numbers of the conversation, in which the source of a value is found."""
-        return Said(self._said)
+        return Said(self._latest, self._earlier)
 
     @cached_property
     def query_numbers(self) -> frozenset[int | float]:
@@ -202,6 +219,36 @@ class Question:
     def names(self) -> Sequence[Stems]:
         """Stems of the names in the query. Its first letter is ignored."""
         return [_stems_of(name) for name in _NAME.findall(self._query[1:])[:MAX_LEAVES]]
+
+    @cached_property
+    def _loop(self) -> Sequence[Turn]:
+        """The turns after the query: the tool loop that the answer continues."""
+        latest = self._conversation.deciding_turn
+        return () if latest is None else self._conversation.turns[latest + 1 :]
+
+    @cached_property
+    def results_so_far(self) -> int:
+        """The number of tools' results since the query."""
+        return sum(turn.role in {Role.TOOL, Role.FUNCTION} for turn in self._loop)
+
+    @cached_property
+    def calls_so_far(self) -> Sequence[tuple[str, str]]:
+        """The calls since the query: their names, and their arguments as sorted JSON."""
+        made = []
+        for call in [call for turn in self._loop for call in turn.tool_calls][-MAX_LOOP_CALLS:]:
+            arguments = call.arguments[:MAX_VALUE_CHARACTERS]
+            with suppress(ValueError, RecursionError):  # else it is compared as it is written
+                arguments = _sorted_json(json.loads(arguments or "{}"))
+            made.append((self.toolbox.name(call.name), arguments))
+        return made
+
+    @cached_property
+    def written_so_far(self) -> str:
+        """What the calls since the query say, in lower case."""
+        texts = (
+            f"{name} {arguments[:MAX_VALUE_CHARACTERS]}" for name, arguments in self.calls_so_far
+        )
+        return " ".join(texts).lower()
 
     @cached_property
     def toolbox(self) -> Toolbox:
@@ -271,12 +318,13 @@ class Question:
             return float(
                 number in self._numbers
                 or not self._numbers.isdisjoint(scaled(number, _MULTIPLIERS, _DIVISORS))
+                or self._earlier.has(number)
             )
         words = WORD.findall(value[:MAX_VALUE_CHARACTERS].lower())
-        if not words or f" {' '.join(words)} " in self._words:
+        if not words or f" {' '.join(words)} " in self._words or self._earlier.has(value):
             return 1.0
-        said = sum(word[:STEM_CHARS] in self._stems for word in words)
-        return _PARTLY_GROUNDED * said / len(words)
+        said = sum(word[:STEM_CHARS] in self._stems for word in words) / len(words)
+        return _PARTLY_GROUNDED * max(said, self._earlier.share_of_text(value))
 
 
 def _numbers_in(text: str) -> frozenset[int | float]:
@@ -335,8 +383,41 @@ def read_answer(question: Question, calls: Sequence[Call] | None) -> CandidateAn
         **_argument_features(question, names, made),
         **_match_features(question, names),
         **_source_features(question, names, made),
+        **_progress_features(question, names, made),
+        **_form_features(question, names, made),
     }
     return CandidateAnswer(read, tuple(map(float, features.values())), leaves or 0)
+
+
+def _progress_features(
+    question: Question, names: Sequence[str], calls: Sequence[Call]
+) -> dict[str, float]:
+    """Return how far the tool loop has come, and what is left of the query after this answer."""
+    own = [(name, _sorted_json(call.arguments)) for name, call in zip(names, calls, strict=True)]
+    texts = (f"{name} {arguments[:MAX_VALUE_CHARACTERS]}" for name, arguments in own)
+    written = " ".join((question.written_so_far, *texts)).lower()
+    before, after = (
+        _stems_of(_SEPARATORS.sub(" ", text)) for text in (question.written_so_far, written)
+    )
+    so_far = question.calls_so_far
+    done = {name for name, _ in (*so_far, *own)}
+    fits = question.fits
+    left = [fit for name, fit in fits.items() if name not in done]
+    topic, numbers = question.query_topic, _numbers_in(written)
+    return {
+        "results_so_far": question.results_so_far,
+        "calls_so_far": len(so_far),
+        "repeated_so_far": sum(call in so_far for call in own),
+        "tools_again": sum(name in {made for made, _ in so_far} for name in names),
+        "numbers_left": len(question.query_numbers - numbers),
+        "quoted_left": sum(quoted not in written for quoted in question.quoted),
+        "names_left": sum(not name & after for name in question.names),
+        "topic_left": 1 - overlap(topic, after),
+        "topic_gained": overlap(topic, after) - overlap(topic, before),
+        "fit_left": max(left, default=0.0),
+        "fit_left_margin": max(left, default=0.0)
+        - min((fits.get(name, 0.0) for name in done), default=0.0),
+    }
 
 
 def _count_leaves(calls: Sequence[Call]) -> int | None:
@@ -518,6 +599,23 @@ def _source_features(
     }
 
 
+def _form_features(
+    question: Question, names: Sequence[str], calls: Sequence[Call]
+) -> dict[str, float]:
+    """Return how many texts have an example in their parameter's description, or another form."""
+    fits = []
+    for name, call in zip(names, calls, strict=True):
+        properties, _ = _members_of(question.schema(name))
+        for key, value in call.arguments.items():
+            schema = properties.get(key, ANY_SCHEMA)
+            leaves = _named_leaves(key, value, schema)
+            fits += [fits_examples(leaf, its) for _, leaf, its, _ in leaves]
+    return {
+        "forms_known": sum(each is not None for each in fits),
+        "forms_other": sum(each is False for each in fits),
+    }
+
+
 def _texts_in(schema: Schema) -> list[str]:
     """Return the enum's texts, at most as many as an answer may have values."""
     try:
@@ -637,7 +735,9 @@ class Relation(NamedTuple):
 
     `agreement` is the share of calls and arguments that are equal. `differing` counts arguments
     with other values, and `grounding_lead` sums how much more of the first candidate's values was
-    said. `only_here` and `only_there` count arguments that only one of the two has.
+    said. The other leads count differing arguments that are written as in the query, or as an
+    example, or longer, less those of the other candidate. `only_here` and `only_there` count
+    arguments that only one of the two has, and how much of their values was said.
     """
 
     is_same: bool
@@ -646,6 +746,11 @@ class Relation(NamedTuple):
     grounding_lead: float = 0.0
     only_here: int = 0
     only_there: int = 0
+    verbatim_lead: int = 0
+    form_lead: int = 0
+    length_lead: int = 0
+    said_only_here: float = 0.0
+    said_only_there: float = 0.0
 
     def mirrored(self) -> Relation:
         """Return how the second candidate relates to the first."""
@@ -653,6 +758,11 @@ class Relation(NamedTuple):
             grounding_lead=-self.grounding_lead,
             only_here=self.only_there,
             only_there=self.only_here,
+            verbatim_lead=-self.verbatim_lead,
+            form_lead=-self.form_lead,
+            length_lead=-self.length_lead,
+            said_only_here=self.said_only_there,
+            said_only_there=self.said_only_here,
         )
 
 
@@ -666,6 +776,8 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
     pairs = _pair_calls(question, answer.calls, other.calls)
     paired = {place for place, _, _ in pairs}, {place for _, place, _ in pairs}
     equal = differing = only_here = only_there = 0
+    verbatim = form = longer = 0
+    said_here = said_there = 0.0
     total = sum(
         1 + len(call.arguments)
         for calls, places in zip((answer.calls, other.calls), paired, strict=True)
@@ -681,10 +793,19 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
         for key in sorted(keys - same_keys):
             if key not in rival:
                 only_here += 1
+                said_here += _mean_grounding(question, own[key])
             elif key not in own:
                 only_there += 1
+                said_there += _mean_grounding(question, rival[key])
             else:
                 differing += 1
+                schema = question.schema(name_of(answer.calls[here].name))
+                one, two = (
+                    _Written.read(question, key, each[key], schema) for each in (own, rival)
+                )
+                verbatim += one.is_verbatim - two.is_verbatim
+                form += one.form - two.form
+                longer += (one.characters > two.characters) - (one.characters < two.characters)
                 grounding = _mean_grounding(question, own[key])
                 lead += grounding - _mean_grounding(question, rival[key])
     agreement = equal / max(1, total)
@@ -698,7 +819,50 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
         and all(question.is_bounded(name_of(call.name)) for call in answer.calls)
         and same_calls(question.toolbox, answer.calls, other.calls)
     )
-    return Relation(is_same, agreement, differing, lead, only_here, only_there)
+    return Relation(
+        is_same=is_same,
+        agreement=agreement,
+        differing=differing,
+        grounding_lead=lead,
+        only_here=only_here,
+        only_there=only_there,
+        verbatim_lead=verbatim,
+        form_lead=form,
+        length_lead=longer,
+        said_only_here=said_here,
+        said_only_there=said_there,
+    )
+
+
+class _Written(NamedTuple):
+    """How an argument is written.
+
+    `is_verbatim` says whether the query has its texts as they are. `form` is 1 if they have the
+    form of an example in their parameter's description, -1 if not, and 0 without an example.
+    """
+
+    is_verbatim: bool
+    form: int
+    characters: int
+
+    @classmethod
+    def read(cls, question: Question, key: str, value: Json, properties: Schema) -> _Written:
+        """Read an argument of a call whose tool has these properties."""
+        leaves = [leaf for leaf in _leaves(value) if isinstance(leaf, str)]
+        try:
+            fits = [fits_examples(leaf, properties.key(key)) for leaf in leaves]
+        except (SchemaError, RecursionError):
+            fits = []
+        known = [each for each in fits if each is not None]
+        return cls(
+            is_verbatim=bool(leaves) and all(_is_verbatim(question, leaf) for leaf in leaves),
+            form=0 if not known else 1 if all(known) else -1,
+            characters=sum(map(len, leaves)) if leaves else len(str(value)),
+        )
+
+
+def _is_verbatim(question: Question, text: str) -> bool:
+    return text[:MAX_VALUE_CHARACTERS].lower() in question.query_lower
 
 
 def _pair_calls(
@@ -753,6 +917,11 @@ def _is_equal(value: Json, other: Json, schema: Schema, key: str) -> bool:
 def _json(value: Json) -> bytes:
     """Return a value as JSON; orjson cannot write integers beyond 64 bits."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _sorted_json(value: Json) -> str:
+    """Return a value as JSON that is equal for equal objects."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def _mean_grounding(question: Question, value: Json) -> float:
@@ -842,6 +1011,8 @@ class Beliefs(NamedTuple):
 _COMPARED_WITH_OTHERS = (
     "calls", "arguments", "optional", "fits_schema", "match", "all_grounding_exact",
     "all_ungrounded_exact", "numbers_unused_exact", "quoted_unused",
+    "names_unused", "topic_left", "numbers_left", "forms_other", "values_invented_exact", "fillers",
+    "optional_left_said", "members_unused", "text_chars", "topic_gained",
 )  # fmt: skip
 """Features of an answer that are also compared with the mean of all candidates."""
 
@@ -915,6 +1086,11 @@ def candidate_features(beliefs: Beliefs, candidates: Candidates) -> Floats:
             sum(relation.grounding_lead for relation in here),
             sum(relation.only_here for relation in here),
             sum(relation.only_there for relation in here),
+            sum(relation.verbatim_lead for relation in here),
+            sum(relation.form_lead for relation in here),
+            sum(relation.length_lead for relation in here),
+            sum(relation.said_only_here for relation in here),
+            sum(relation.said_only_there for relation in here),
         )
         rows.append((*own, *lead, *relation))
     return np.array(rows)
@@ -926,6 +1102,8 @@ RELATION_FEATURES = (
     "differing", "differing_weight", "differing_logit_max", "differing_reliability_max",
     "rival_arms", "rival_weight", "agreement", "rival_agreement_min", "rival_agreement_max",
     "rival_grounding_lead_exact", "only_here", "only_there",
+    "rival_verbatim_lead", "rival_form_lead", "rival_length_lead", "said_only_here",
+    "said_only_there",
 )  # fmt: skip
 
 
@@ -968,6 +1146,8 @@ _ANSWER_FEATURES = (
     *_argument_features(_EMPTY_QUESTION, (), ()),
     *_match_features(_EMPTY_QUESTION, ()),
     *_source_features(_EMPTY_QUESTION, (), ()),
+    *_progress_features(_EMPTY_QUESTION, (), ()),
+    *_form_features(_EMPTY_QUESTION, (), ()),
 )
 _COMPARED_PLACES = [_ANSWER_FEATURES.index(name) for name in _COMPARED_WITH_OTHERS]
 _SAME_AS_MEAN = [0.0] * len(_COMPARED_PLACES)

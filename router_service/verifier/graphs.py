@@ -27,6 +27,7 @@ from router_service.verifier.answer_features import (
     candidate_features,
     clipped_logit,
 )
+from router_service.verifier.measured import MeasuredRequests
 
 MAX_JUDGED = 3
 """Candidates up to which verifiers are trained. After as many, no further gain can be estimated."""
@@ -48,8 +49,14 @@ class UnfamiliarGraphs(BaseModel):
 
     graph: str = Field(description="File of the graph, as for all other requests.")
     gain_graph: str = Field(description="File of the gain graph, as for all other requests.")
+    candidate_features: tuple[str, ...] = Field(
+        description="What the first graph reads, in this order."
+    )
     calibration: Calibration = Field(
         default=IDENTITY, description="Map from the first graph's output to a probability."
+    )
+    measured: MeasuredRequests = Field(
+        description="What the verifier was measured with; other requests are far off."
     )
 
 
@@ -98,7 +105,8 @@ class VerifierSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check_names(self) -> VerifierSpec:
-        unknown = {*self.candidate_features} - {*CANDIDATE_FEATURES}
+        own = self.unfamiliar.candidate_features if self.unfamiliar else ()
+        unknown = {*self.candidate_features, *own} - {*CANDIDATE_FEATURES}
         unknown |= {*self.gain_features} - {*GAIN_FEATURES}
         if unknown:
             raise ValueError(
@@ -412,7 +420,7 @@ class Verifier:
         self._graph = Graph(directory / loaded.graph)
         self._gain_model = GainModel(Graph(directory / loaded.gain_graph), spec.gain_features)
         self._candidate_places = [
-            CANDIDATE_FEATURES.index(name) for name in spec.candidate_features
+            CANDIDATE_FEATURES.index(name) for name in loaded.candidate_features
         ]
 
     def beliefs(self, features: Sequence[float], probabilities: Sequence[float]) -> Beliefs:
@@ -467,8 +475,11 @@ class Verifier:
     ) -> NextStep:
         """Return the next step for the candidates in hand; there must be one, or an askable arm.
 
-        The first step always asks. Afterwards, an arm is asked if its expected gain exceeds its
-        cost. `costs` are those of all arms, divided by the price of a correct answer, (arms,).
+        The answers to unfamiliar requests are mostly steps of an agent. If several candidates make
+        the calls that are accepted, the cheapest arm's answer is, so that a tool loop stays with
+        that arm. The first step always asks. Afterwards, an arm is
+        asked if its expected gain exceeds its cost. `costs` are those of all arms, divided by the
+        price of a correct answer, (arms,).
         """
         p_correct = self.p_correct(beliefs, candidates)
         columns = list(p_correct)
@@ -500,6 +511,8 @@ class Verifier:
             allowed = [column for column in columns if column not in terms.refused]
             if best in terms.refused and allowed:
                 best = max(allowed, key=lambda column: p_correct[column])
+            if self._of_any is not None:
+                best = _cheapest_with_calls_of(best, allowed, candidates, costs)
             left_out = int(choice.best[0])
             if not askable and terms.excluded and len(columns) < MAX_JUDGED:
                 is_askable[0, list(terms.excluded)] = True
@@ -528,3 +541,18 @@ class Verifier:
             if second != NO_ARM:
                 return NextStep(None, (first, second), p_correct, gain)
         return NextStep(None, (first,), p_correct, gain)
+
+
+def _cheapest_with_calls_of(
+    best: int | None, allowed: Sequence[int], candidates: Candidates, costs: Floats
+) -> int | None:
+    """Return the cheapest of the allowed candidates that make the same calls as the best one.
+
+    Texts are not compared: two of them count as the same, whatever they say.
+    """
+    if best is None or not candidates.answers[best].calls:
+        return best
+    same = [
+        other for other in allowed if other == best or candidates.relations[best, other].is_same
+    ]
+    return min(same, key=lambda column: float(costs[column]), default=best)

@@ -21,6 +21,7 @@ from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
 from router_service.checker.parameter_schema import Schema
 from router_service.core.errors import SchemaError
+from router_service.core.resources import Cache, shared_cache, stop_if_abandoned
 from router_service.predictor.text_features import STEM_CHARS
 
 MAX_VALUE_CHARACTERS = 2_000
@@ -41,6 +42,13 @@ here, the quotient of two integers is exact in a float."""
 
 LEAST_JOINED_DIGITS = 7
 """Digits from which groups, as in `555-123-4567`, are read as one number that identifies."""
+
+PASSAGE_CHARACTERS, OVERLAP_CHARACTERS = 20_000, 200
+"""Length of the passages in which the words of a long conversation are cached, and what each shares
+with the next one, so that no value is cut. A conversation grows at its end, so passages stay."""
+
+MAX_SEARCHED_WORDS = 20
+"""Words of a text that are searched one by one in a long conversation."""
 
 SAID_FROM = 0.5
 """Share of a text's words that were said, from which the text is not invented."""
@@ -136,8 +144,9 @@ class Source(Enum):
 class Said:
     """The words and numbers of a conversation."""
 
-    def __init__(self, text: str) -> None:
-        """Read the text of all messages that count."""
+    def __init__(self, text: str, earlier: Earlier | None = None) -> None:
+        """Read the end of a conversation; `earlier` is what came before it, if it is long."""
+        self._earlier = Earlier("") if earlier is None else earlier
         lower = text.lower()
         words = [_without_zeros(word) for word in _WORD.findall(lower)]
         self._words = f" {' '.join(words)} "
@@ -190,6 +199,9 @@ class Said:
         Those of a text may be said in groups, if they are many. The letters that follow a digit
         belong to it: 1AA is not 1AB.
         """
+        return self._has_digits_of(value) or self._earlier.has(value)
+
+    def _has_digits_of(self, value: str | float) -> bool:
         if not isinstance(value, str):
             return str(exact(abs(value))) in self._digits
         words = [*map(_without_zeros, _WORD.findall(value.lower()))]
@@ -207,13 +219,18 @@ class Said:
 
     def has_code(self, text: str) -> bool:
         """Return whether the conversation has the letters and digits of a text as one word."""
-        return "".join(re.findall(r"[^\W_]+", text.lower())) in self._codes
+        code = "".join(re.findall(r"[^\W_]+", text.lower()))
+        return code in self._codes or self._earlier.has(text)
 
     def _has_together(self, words: Sequence[str]) -> bool:
         return f" {' '.join(words)} " in self._words
 
     def share_of_text(self, text: str) -> float:
         """Return the share of a text's words that were said: 1 if they were said together."""
+        share = self._share_of_text(text)
+        return share if share == 1 else max(share, self._earlier.share_of_text(text))
+
+    def _share_of_text(self, text: str) -> float:
         words = [
             _without_zeros(word)
             for word in _WORD.findall(_CAMEL.sub(" ", text[:MAX_VALUE_CHARACTERS]).lower())
@@ -235,9 +252,65 @@ class Said:
         value = exact(abs(number))
         if value in self.numbers or (value > MAX_COMPUTED and self.has_digits_of(value)):
             return Source.SAID
+        if self._earlier.has(value):
+            return Source.SAID
         if not self.numbers.isdisjoint(scaled(value, _SCALES, _SCALES)):
             return Source.CALCULATED
         return Source.CALCULATED if value in self._calculated else Source.NOWHERE
+
+
+class Earlier:
+    """What was said before the end of a long conversation.
+
+    It is only searched for the words and digits of a value, as they are written. The other forms
+    that `Said` knows would take 30 bytes of memory for each character, and 0.4 us to read it.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Read a text, whose beginning may be known from an earlier request."""
+        self._passages = [
+            _words_in(text[start : start + PASSAGE_CHARACTERS + OVERLAP_CHARACTERS])
+            for start in range(0, len(text), PASSAGE_CHARACTERS)
+        ]
+
+    def has(self, value: str | float) -> bool:
+        """Return whether it has a text's words together, or the digits of a number."""
+        if not self._passages:
+            return False
+        text = value if isinstance(value, str) else str(exact(abs(value)))
+        words = _normal(text[:MAX_VALUE_CHARACTERS])
+        return not words.isspace() and any(words in passage for passage in self._passages)
+
+    def share_of_text(self, text: str) -> float:
+        """Return the share of a text's words that it has: 1 if it has them together."""
+        if self.has(text):
+            return 1.0
+        words = _normal(text[:MAX_VALUE_CHARACTERS]).split()[:MAX_SEARCHED_WORDS]
+        if not self._passages or not words:
+            return 0.0
+        # A stem is the beginning of a long word, and the whole of a short one.
+        stems = [
+            f" {word[:STEM_CHARS]}" if len(word) >= STEM_CHARS else f" {word} " for word in words
+        ]
+        said = sum(any(stem in passage for passage in self._passages) for stem in stems)
+        return said / len(words)
+
+
+def _words_in(passage: str) -> str:
+    known = _passages.get(passage)
+    if known is None:
+        stop_if_abandoned()
+        known = _normal(passage)
+        _passages.put(passage, known, 2 * (len(passage) + len(known)))
+    return known
+
+
+_passages: Cache[str, str] = shared_cache("passages", max_bytes=16 * 2**20)
+
+
+def _normal(text: str) -> str:
+    """Return the words of a text in lower case, with a space before and after each."""
+    return f" {' '.join(map(_without_zeros, _WORD.findall(text.lower())))} "
 
 
 def _without_zeros(word: str) -> str:
@@ -335,6 +408,47 @@ def is_in_schema(value: Json, schema: Schema) -> bool:
         return False
     words = _WORD.findall(str(value)[:MAX_DESCRIPTION_CHARACTERS].lower())
     return bool(words) and f" {' '.join(words)} " in f" {' '.join(_WORD.findall(description))} "
+
+
+MAX_FORM_CHARACTERS = 80
+"""Characters of a text that tell its form."""
+
+_EXAMPLE = re.compile(
+    r"(?:e\.g\.,?|such as|for example,?|examples?:?|like|format:?|form)\s*[\"'`(]?"
+    r"([^\"'`)\n;]{2,40})|['\"`]([^'\"`\n]{2,40})['\"`]",
+    re.IGNORECASE,
+)
+"""An example in a description, after a word that announces it or in quotes."""
+_MAX_EXAMPLES = 10
+
+
+def fits_examples(value: Json, schema: Schema) -> bool | None:
+    """Return whether a text has the form of an example in its parameter's description.
+
+    The form is the marks in a text, such as the comma of `Oslo, NO`, whether it begins with a
+    capital, and whether it has digits. Without a text or an example, the result is None.
+    """
+    try:
+        known = _forms_in(schema.description[:MAX_DESCRIPTION_CHARACTERS])
+    except (SchemaError, RecursionError):
+        return None
+    return _form_of(value) in known if known and isinstance(value, str) else None
+
+
+@lru_cache(maxsize=2048)
+def _forms_in(description: str) -> frozenset[frozenset[str]]:
+    found = _EXAMPLE.findall(description)[:_MAX_EXAMPLES]
+    return frozenset(_form_of(announced or quoted) for announced, quoted in found)
+
+
+def _form_of(text: str) -> frozenset[str]:
+    text = text.strip(" .")[:MAX_FORM_CHARACTERS]
+    form = {each for each in text if not each.isalnum() and each != " "}
+    if text[:1].isupper():
+        form.add("A")
+    if any(map(str.isdigit, text)):
+        form.add("0")
+    return frozenset(form)
 
 
 _IDENTIFIERS = frozenset(

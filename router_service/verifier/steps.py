@@ -93,6 +93,9 @@ class UnverifiedReason(StrEnum):
     """The request continues a response, whose turns the verifier cannot see."""
     UNREAD = "unread"
     """A part of the request could not be read."""
+    FAR_OFF = "far_off"
+    """The request is unlike all those that the verifier was measured with: it has no words, another
+    script, or more tools."""
     ROUTER_FAILED = "router_failed"
     """The router or its verifier failed."""
     OVERLOADED = "overloaded"

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, parse_conversation
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import StopReason
 from router_service.offline import decide_lines
 from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
+from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
     NO_LIMITS,
     ArmAnswer,
@@ -54,18 +55,43 @@ def shipped() -> Router:
 
 
 def test_unfamiliar_requests_are_judged_without_the_router(shipped: Router) -> None:
-    """Below the limit of familiarity, no probability of the router changes what is judged."""
+    """No probability of the router changes what is judged, and neither does it in a tool loop."""
     features = (0.0,) * len(shipped.artifact.manifest.packing.features)
 
-    def judged(probability: float, familiarity: float) -> float:
+    def judged(probability: float, familiarity: float, question: Question = QUESTION) -> float:
         probabilities = (probability,) * len(shipped.arms)
         known = Prediction(probabilities, features, packed_tokens=7, familiarity=familiarity)
         candidate = ArmAnswer(FIRST, answer({"city": "Oslo"}))
         state = VerificationState(PRICE, frozenset(ARMS), candidates=[candidate])
-        return shipped.next_step(QUESTION, known, state).p_correct[FIRST]
+        return shipped.next_step(question, known, state).p_correct[FIRST]
 
     assert judged(0.1, 1.0) < judged(0.9, 1.0)
     assert judged(0.1, 0.01) == judged(0.9, 0.01)
+    body = request()
+    done = {"name": "forecast", "arguments": '{"city": "Oslo"}'}
+    body["messages"] += [
+        {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": done}]},
+        {"role": "tool", "tool_call_id": "a", "content": "Rain"},
+    ]
+    loop = Question(parse_conversation(body), body["tools"])
+    assert judged(0.1, 1.0, loop) == judged(0.9, 1.0, loop) < 0.1  # the call was made before
+
+
+def test_a_tool_loop_stays_with_the_cheapest_of_those_that_make_the_same_calls(
+    shipped: Router,
+) -> None:
+    """Of unfamiliar requests, this one's answer is accepted, whose arm is asked first next time."""
+    features = (0.0,) * len(shipped.artifact.manifest.packing.features)
+    known = Prediction((0.9,) * len(shipped.arms), features, packed_tokens=7, familiarity=0.01)
+    cheap, dear = "grok-4.1-fast", "claude-sonnet-4.5"
+
+    def accepted(cities: Mapping[str, str]) -> str | None:
+        given = [ArmAnswer(arm, answer({"city": city})) for arm, city in cities.items()]
+        state = VerificationState(PRICE, (), candidates=given)
+        return shipped.next_step(QUESTION, known, state).accept
+
+    assert accepted({dear: "Oslo", cheap: "Oslo"}) == cheap
+    assert accepted({dear: "Oslo", cheap: "Lima"}) == dear
 
 
 NextStep = Callable[..., Step]
@@ -234,16 +260,18 @@ def test_below_the_floor_another_arm_is_asked_at_any_cost(
     ("text", "floor"),
     [
         ("verified", 0.5),
-        ("economy", 0.5),
-        ("quality", 0.5),
+        ("economy", 0.0),
+        ("quality", 0.0),
         (None, 0.5),
         ("accuracy=best", 0.5),
         ("verified=0.0106", 0.0),
         ("verified=0.002", 0.0),
     ],
 )
-def test_policies_with_a_name_have_a_floor(shipped: Router, text: str | None, floor: float) -> None:
-    """So has a goal whose rule was measured with it, and no price that a request names."""
+def test_verified_and_goals_with_its_rule_have_a_floor(
+    shipped: Router, text: str | None, floor: float
+) -> None:
+    """Rules at other prices, and prices that a request names, have none."""
     policy = shipped.policy(text, verified_goals=True)
     assert isinstance(policy, Verified)
     assert policy.floor == floor

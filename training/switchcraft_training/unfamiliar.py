@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -27,16 +29,19 @@ from router_service.artifact import (
     read_manifest,
     save_manifest,
 )
+from router_service.checker.toolbox import Call
 from router_service.core.errors import ConfigError
 from router_service.measurement.held_out import HELD_OUT, HeldOut
 from router_service.measurement.rules import best_single
 from router_service.measurement.simulation import JudgedAnswers, Simulation
-from router_service.verifier.answer_features import Candidates
+from router_service.verifier.answer_features import CANDIDATE_FEATURES, Candidates
 from router_service.verifier.graphs import GAIN_FEATURES, UnfamiliarGraphs, VerifierSpec
+from router_service.verifier.measured import MeasuredRequests, script_of
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.calibration import calibration_measure
-from switchcraft_training.models.contexts import EVERYTHING, SHELVES, Context, Wrapper
+from switchcraft_training.models.contexts import EVERYTHING, SHELVES, Context, Loop, Solved, Wrapper
+from switchcraft_training.models.corruptions import CorruptedAnswer, corrupt_answers
 from switchcraft_training.models.verifier import (
     FULL_EFFORT,
     GAIN_GRAPH,
@@ -48,6 +53,7 @@ from switchcraft_training.models.verifier import (
     read_candidates,
 )
 from switchcraft_training.progress import stage, step
+from switchcraft_training.records import Example
 from switchcraft_training.training_data import read_training_data
 from switchcraft_training.verification import (
     judge_answers,
@@ -63,12 +69,24 @@ UNFAMILIAR = "verifier of unfamiliar requests"
 PREFIX = "unfamiliar-"
 """Beginning of the names of the graphs' files."""
 
+
+class Progress(StrEnum):
+    """How far the tool loop has come in which a query is asked."""
+
+    BEFORE = "no call has been made"
+    INSIDE = "a tool loop that goes on"
+    END = "the end of a tool loop"
+
+
 PLAIN = "nothing"
 CONTEXTS: Mapping[str, frozenset[Context]] = {
     **{str(each): frozenset((each,)) for each in Context},
     "all of these": EVERYTHING,
 }
 """What tested queries are wrapped in, by its name."""
+
+LOOPS = (Progress.INSIDE, Progress.END)
+"""Tool loops that queries are tested in, in all of these contexts."""
 
 
 class ContextFigures(NamedTuple):
@@ -95,6 +113,7 @@ class UnfamiliarStudy:
 
     verifier: TrainedVerifier
     figures: tuple[ContextFigures, ...]
+    measured: MeasuredRequests
 
     def add_to(self, directory: Path) -> None:
         """Add the verifier to an artifact, which has a verifier for familiar requests."""
@@ -107,7 +126,9 @@ class UnfamiliarStudy:
         graphs = UnfamiliarGraphs(
             graph=f"{PREFIX}{GRAPH}",
             gain_graph=f"{PREFIX}{GAIN_GRAPH}",
+            candidate_features=CANDIDATE_FEATURES,
             calibration=self.verifier.calibration,
+            measured=self.measured,
         )
         spec = manifest.verifier.model_copy(update={"unfamiliar": graphs})
         changes = {"verifier": spec, "files": file_hashes(directory)}
@@ -115,37 +136,181 @@ class UnfamiliarStudy:
 
 
 class _Answers(NamedTuple):
-    """Recorded answers to the queries of a table: plain, in a context to learn, and by context."""
+    """Answers of every arm to the queries of a table; `correct` is (queries, arms).
 
-    plain: Sequence[Candidates]
-    learned: Sequence[Candidates]
-    tested: Mapping[str, Sequence[Candidates]]
+    Answers inside of tool loops are partly made up.
+    """
+
+    candidates: Sequence[Candidates]
+    correct: Floats
+    corrupted: Sequence[Sequence[CorruptedAnswer]]
+    most_tools: int
+    is_made_up: bool = False
 
 
-def _read_answers(config: RunConfig, table: Table, recordings: Path) -> _Answers:
-    """Read the answers; the context of a query comes from the queries of its fold."""
-    source, examples = require_answers(config, recordings), table.examples
-    calls = recorded_calls(source, examples, config.arms)
+class _AllAnswers(NamedTuple):
+    """Answers to learn from, plain and in contexts, and those to be tested with, by context."""
 
-    def wrapped(contexts: frozenset[Context], seed: int, *, is_tested: bool) -> list[Candidates]:
-        rng = random.Random(seed)  # noqa: S311 - no secret
-        requests = [*examples]
+    learned: Sequence[_Answers]
+    tested: Mapping[str, _Answers]
+
+
+EARLY_SHARE, REPEATED_SHARE = 0.08, 0.08
+"""Shares of the right answers in a tool loop that are replaced by a text where a call is still
+needed, and by a call that was made before. Recorded answers hardly have either."""
+
+LEAST_QUERIES = 30
+"""Queries in a script from which the verifier counts as measured with that script."""
+
+_Given = dict[int, tuple[Call, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queries:
+    """Queries of a table with the calls that the arms answered, by column."""
+
+    table: Table
+    calls: Sequence[Mapping[int, tuple[Call, ...] | None]]
+    seed: int
+
+    def plain(self) -> _Answers:
+        """Return the answers without context."""
+        return self._answers(self.table.examples, self.calls, self.table.correct)
+
+    def _answers(
+        self,
+        examples: Sequence[Example],
+        calls: Sequence[Mapping[int, tuple[Call, ...] | None]],
+        correct: Floats,
+        *,
+        is_made_up: bool = False,
+    ) -> _Answers:
+        candidates = read_candidates(examples, calls)
+        is_right = correct == 1
+        corrupted: Sequence[Sequence[CorruptedAnswer]] = [()] * len(examples)
+        if not is_made_up:
+            corrupted = corrupt_answers(
+                examples, calls, candidates, lambda row, arm: bool(is_right[row, arm]), self.seed
+            )
+        most_tools = max(len(example.request["tools"]) for example in examples)
+        return _Answers(candidates, correct, corrupted, most_tools, is_made_up)
+
+    def wrapped(
+        self,
+        contexts: frozenset[Context],
+        number: int,
+        progress: Progress = Progress.BEFORE,
+        *,
+        is_tested: bool,
+    ) -> _Answers:
+        """Return the answers in context, which is made of the queries of the same fold."""
+        table, rng = self.table, random.Random(self.seed + number)  # noqa: S311 - no secret
+        examples, correct = [*table.examples], table.correct.copy()
+        given = [dict(each) for each in self.calls]
         for fold in np.unique(table.folds).tolist():
             rows = np.flatnonzero(table.folds == fold).tolist()
-            others = [examples[row] for row in rows]
-            wrapper = Wrapper(fold % SHELVES, others, contexts, is_tested)
+            others = [table.examples[row] for row in rows]
+            is_large = is_tested and progress is Progress.BEFORE
+            wrapper = Wrapper(fold % SHELVES, others, contexts, is_large)
+            solved = [each for row in rows if (each := self._solved(row)).calls]
             for row in rows:
-                request = wrapper.wrap(examples[row].request, rng)
-                requests[row] = replace(examples[row], request=request)
-        return read_candidates(requests, calls)
+                request = table.examples[row].request
+                if progress is Progress.BEFORE:
+                    request = wrapper.wrap(request, rng)
+                else:
+                    own = self._solved(row)
+                    loop = _loop(own, solved, rng, ends=progress is Progress.END)
+                    _answer_in_loop(
+                        own,
+                        loop,
+                        given[row],
+                        correct[row],
+                        rng,
+                        only_recorded=is_tested and progress is Progress.INSIDE,
+                    )
+                    request = wrapper.wrap_in_loop(request, loop, rng)
+                examples[row] = replace(table.examples[row], request=request)
+        is_made_up = progress is not Progress.BEFORE
+        return self._answers(examples, given, correct, is_made_up=is_made_up)
 
+    def _solved(self, row: int) -> Solved:
+        """Return a query with right calls, if an arm made them."""
+        correct = self.table.correct[row]
+        right = (made for arm, made in self.calls[row].items() if made and correct[arm] == 1)
+        return Solved(self.table.examples[row], next(right, ()))
+
+
+def _loop(own: Solved, solved: Sequence[Solved], rng: random.Random, *, ends: bool) -> Loop:
+    """Return a tool loop in which a query is asked with others that have other tools."""
+    names = {*own.example.tool_names}
+    others = []
+    for each in rng.sample(solved, min(len(solved), 12)):
+        if names.isdisjoint(each.example.tool_names):
+            names.update(each.example.tool_names)
+            others.append(each)
+    before = others[: rng.randrange(0 if ends and own.calls else 1, 4)]
+    if ends and own.calls:
+        return Loop(before, own.calls)
+    after = others[3:4] if own.calls and rng.random() < 0.3 else []
+    made = 0 if len(own.calls) < 2 or rng.random() < 0.5 else rng.randrange(1, len(own.calls))
+    return Loop(before, own.calls[:made], after)
+
+
+def _answer_in_loop(
+    own: Solved,
+    loop: Loop,
+    given: _Given,
+    correct: Floats,
+    rng: random.Random,
+    *,
+    only_recorded: bool,
+) -> None:
+    """Change the arms' answers, and whether they are correct, to those inside of a tool loop.
+
+    Calls that were made before are not needed again. If all were made, a text is right.
+    """
+    left = tuple(own.calls[len(loop.own) :])
+    done = [*(call for each in loop.before for call in each.calls), *loop.own]
+    for arm, calls in given.items():
+        is_right = correct[arm] == 1
+        if loop.own and is_right:
+            given[arm] = left if rng.random() < 0.5 else left[:1]
+        elif loop.own and calls:
+            given[arm] = tuple(call for call in calls if call not in loop.own)
+        if loop.own and not left:
+            is_right = is_right or calls == ()
+            given[arm] = () if is_right else calls
+        elif loop.own and not is_right:
+            is_right = bool(given[arm]) and all(call in left for call in given[arm] or ())
+        draw = 1.0 if only_recorded or not is_right else rng.random()
+        if draw < REPEATED_SHARE and done:
+            given[arm], is_right = (rng.choice(done),), False
+        elif draw < REPEATED_SHARE + EARLY_SHARE and left:
+            given[arm], is_right = (), False
+        correct[arm] = float(is_right)
+
+
+def _read_answers(config: RunConfig, table: Table, recordings: Path) -> _AllAnswers:
+    """Read the answers to learn from and to test with."""
+    source = require_answers(config, recordings)
+    queries = _Queries(table, recorded_calls(source, table.examples, config.arms), config.seed)
+    plain = queries.plain()
+    learned = [
+        plain,
+        *(
+            queries.wrapped(EVERYTHING, 100 * number, progress, is_tested=False)
+            for number, progress in enumerate(Progress)
+        ),
+    ]
     tested = {
-        name: wrapped(contexts, config.seed + 1 + number, is_tested=True)
+        name: queries.wrapped(contexts, 1 + number, is_tested=True)
         for number, (name, contexts) in enumerate(CONTEXTS.items())
     }
-    learned = wrapped(EVERYTHING, config.seed, is_tested=False)
-    plain = read_candidates(examples, calls)
-    return _Answers(plain, learned, {PLAIN: plain, **tested})
+    loops = {
+        str(progress): queries.wrapped(EVERYTHING, 50, progress, is_tested=True)
+        for progress in LOOPS
+    }
+    return _AllAnswers(learned, {PLAIN: plain, **tested, **loops})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +318,26 @@ class _Settings:
     """What all parts of a study share. `costs_usd` are the arms' expected costs, (arms,)."""
 
     table: Table
-    answers: _Answers
+    answers: _AllAnswers
     costs_usd: Floats
     seed: int
     effort: FitEffort
 
     def data(
-        self, candidates: Sequence[Candidates], rows: NDArray[np.int64], reliabilities: Floats
+        self, answers: Sequence[_Answers], rows: NDArray[np.int64], reliabilities: Floats
     ) -> VerifierData:
-        """Return some queries with these candidates, of which the router's view is not read."""
+        """Return some queries with all of these answers; the router's view of them is not read."""
+        count = len(answers) * len(rows)
         return VerifierData(
-            features=np.zeros((len(rows), 0)),
-            probabilities=np.tile(reliabilities, (len(rows), 1)),
-            candidates=[candidates[row] for row in rows],
-            correct=self.table.correct[rows],
+            features=np.zeros((count, 0)),
+            probabilities=np.tile(reliabilities, (count, 1)),
+            candidates=[each.candidates[row] for each in answers for row in rows],
+            correct=np.vstack([each.correct[rows] for each in answers]),
             costs_usd=self.costs_usd,
-            groups=self.table.groups[rows],
+            groups=np.tile(self.table.groups[rows], len(answers)),
+            corrupted=[each.corrupted[row] for each in answers for row in rows],
+            is_made_up=np.repeat([each.is_made_up for each in answers], len(rows)),
+            known_reliabilities=reliabilities,
         )
 
 
@@ -187,19 +356,8 @@ class _Studied(NamedTuple):
 def _study_part(settings: _Settings, part: _Part) -> _Studied:
     """Fit a verifier on queries plain and in context, and let it judge the others."""
     answers, reliabilities = settings.answers, settings.table.correct[part.train].mean(axis=0)
-    plain, wrapped = (
-        settings.data(candidates, part.train, reliabilities)
-        for candidates in (answers.plain, answers.learned)
-    )
-    both = VerifierData(
-        features=np.vstack([plain.features, wrapped.features]),
-        probabilities=np.vstack([plain.probabilities, wrapped.probabilities]),
-        candidates=[*plain.candidates, *wrapped.candidates],
-        correct=np.vstack([plain.correct, wrapped.correct]),
-        costs_usd=settings.costs_usd,
-        groups=np.concatenate([plain.groups, wrapped.groups]),
-    )
-    fitted = fit_verifier(both, settings.seed, settings.effort)
+    known = settings.data(answers.learned, part.train, reliabilities)
+    fitted = fit_verifier(known, settings.seed, settings.effort)
     if not len(part.test):
         return _Studied(fitted, {})
     with TemporaryDirectory() as folder, step("judgements"):
@@ -208,9 +366,9 @@ def _study_part(settings: _Settings, part: _Part) -> _Studied:
             fitted,
             {
                 name: judge_answers(
-                    Path(folder), spec, settings.data(candidates, part.test, reliabilities)
+                    Path(folder), spec, settings.data([each], part.test, reliabilities)
                 )
-                for name, candidates in answers.tested.items()
+                for name, each in answers.tested.items()
             },
         )
 
@@ -246,8 +404,18 @@ def study_unfamiliar(  # noqa: PLR0913
         name: JudgedAnswers.join([each.judged[name] for each in tested], tests)
         for name in answers.tested
     }
-    figures = (_figures(name, each, table, costs_usd, spec) for name, each in judged.items())
-    return UnfamiliarStudy(final.verifier, tuple(figures))
+    figures = (
+        _figures(name, each, replace(table, correct=answers.tested[name].correct), costs_usd, spec)
+        for name, each in judged.items()
+    )
+    scripts = Counter(script_of(example.query) for example in table.examples)
+    measured = MeasuredRequests(
+        tools=max(each.most_tools for each in answers.tested.values()),
+        scripts=tuple(
+            sorted(each for each, queries in scripts.items() if each and queries >= LEAST_QUERIES)
+        ),
+    )
+    return UnfamiliarStudy(final.verifier, tuple(figures), measured)
 
 
 def _figures(

@@ -114,3 +114,29 @@ def test_calls_differ_if_the_schema_cannot_be_interpreted(schema: object) -> Non
     """A schema that cannot be interpreted gives "not the same" and does not raise."""
     call, other = Call("f", {"a": "x"}), Call("f", {"a": "X"})
     assert not are_same(toolbox(f=schema), [call], [other])
+
+
+def deep(levels: int, value: object, *, is_list: bool) -> object:
+    """Return a value inside nested lists or objects."""
+    for _ in range(levels):
+        value = [value] if is_list else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_arguments_nested_too_deeply_are_different(*, is_list: bool) -> None:
+    """A comparison that exceeds the recursion limit gives "not the same" and does not raise."""
+    tools = toolbox(f={})
+    nested = [Call("f", {"a": deep(2000, 1, is_list=is_list)})]
+    assert not are_same(tools, nested, nested)
+    shallow = [Call("f", {"a": deep(20, 1, is_list=is_list)})]
+    assert are_same(tools, shallow, shallow)
+
+
+def test_each_call_may_match_in_either_direction() -> None:
+    """A required argument may be left out if it is a default, in either answer and in any call."""
+    unit = {"type": "string", "default": "km"}
+    tools = toolbox(f=properties(a=STRING, unit=unit) | {"required": ["unit"]})
+    calls = [Call("f", {"a": "x", "unit": "km"}), Call("f", {"a": "y"})]
+    others = [Call("f", {"a": "y", "unit": "km"}), Call("f", {"a": "x"})]
+    assert are_same(tools, calls, others)

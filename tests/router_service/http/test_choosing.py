@@ -77,6 +77,7 @@ def test_models_that_lack_a_capability_are_not_chosen(
 
 FAR = 0.005
 """A familiarity below the limit of 0.05."""
+FAR_OFF = {"messages": [{"role": "user", "content": "Какая погода в Осло?"}]}
 
 
 def ask(http: httpx.Client, model: str = "switchcraft", **headers: str) -> httpx.Response:
@@ -119,8 +120,9 @@ def test_only_the_default_policy_is_replaced_far_below_the_limit(
 @pytest.mark.parametrize(
     ("section", "fields", "policy", "reason", "unverified"),
     [
-        ({}, {}, "verified=0.002", "verified", None),
+        ({}, {}, "verified=0.01", "verified", None),
         ({}, {"n": 2}, "best (theta=1)", "unfamiliar", "several_choices"),
+        ({}, FAR_OFF, "best (theta=1)", "unfamiliar", "far_off"),
         ({"unfamiliar": "best"}, {}, "best (theta=1)", "unfamiliar", None),
         (
             {"risk": {"writing": {"policy": "quality", "tools": ["get_*"]}}},
@@ -139,9 +141,9 @@ def test_unfamiliar_requests_are_verified_unless_their_tools_demand_more(
     reason: str,
     unverified: str | None,
 ) -> None:
-    """With `best`, no default policy verifies; what risky tools demand goes before.
+    """A default that verifies keeps its price; with `best`, none verifies; risky tools go before.
 
-    The most accurate model answers what cannot be verified.
+    The most accurate model answers what cannot be verified, and what is unlike all that was.
     """
     if "risk" in section:
         section = {"risk": RiskSettings.model_validate(section["risk"])}

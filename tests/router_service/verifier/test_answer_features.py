@@ -10,18 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.apis.conversation import Json
+from router_service.apis.answers import ParsedAnswer
+from router_service.apis.conversation import Json, parse_conversation
 from router_service.checker.toolbox import Call
 from router_service.verifier.answer_features import (
     MAX_LEAVES,
     Beliefs,
     Candidates,
+    Question,
     candidate_features,
     clipped_logit,
     read_answer,
     relate,
 )
-from tests.candidates import answer, ask, feature, read
+from tests.candidates import FORECAST, answer, ask, feature, read, request, tool
 
 LIKELY = (0.4, 0.6, 0.9)
 
@@ -95,6 +97,28 @@ def test_values_that_were_said_are_grounded(
     Words that occur separately count in part, and booleans and null are not looked up.
     """
     assert ask(text).grounding(value) == pytest.approx(grounding)
+
+
+def test_calls_since_the_query_count_as_done() -> None:
+    """In a tool loop, an answer shows what it repeats, and what it leaves of the query."""
+    body = request("Forecast for Oslo and for Bergen for 4 days")
+    body["tools"].append(tool(FORECAST, name="book"))
+    question = Question(parse_conversation(body), body["tools"])
+    done = {"name": "forecast", "arguments": '{"days": 4, "city": "Oslo"}'}
+    call = {"id": "a", "type": "function", "function": done}
+    body["messages"] += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "Rain"},
+    ]
+    loop = Question(parse_conversation(body), body["tools"])
+    names = ("results_so_far", "calls_so_far", "repeated_so_far", "names_left", "numbers_left")
+    for asked, made, counts in (
+        (question, answer({"city": "Oslo", "days": 4}), (0, 0, 0, 1, 0)),
+        (loop, answer({"city": "Oslo", "days": 4}), (1, 1, 1, 1, 0)),
+        (loop, answer({"city": "Bergen"}), (1, 1, 0, 0, 0)),
+        (loop, ParsedAnswer(text="Rain in Oslo."), (1, 1, 0, 1, 0)),
+    ):
+        assert tuple(feature(read(asked, made), name) for name in names) == counts
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, parse_conversation
 from router_service.checker.parameter_schema import Schema
 from router_service.checker.toolbox import Call
-from router_service.verifier.answer_features import read_answer, unconfirmed_arguments
+from router_service.verifier.answer_features import Question, read_answer, unconfirmed_arguments
 from router_service.verifier.grounding import (
     Said,
     Source,
+    fits_examples,
     identifies,
     is_filler,
     is_named_after,
@@ -194,3 +195,33 @@ def test_numbers_in_lists_and_objects_keep_their_identity(
     question = ask(f"Delete order 7, {HUGE} and {2**64 + 1}", NESTED)
     found = unconfirmed_arguments(question, {0: read(question, answer(arguments))}, {"forecast"})
     assert found.get(0, ()) == named
+
+
+@pytest.mark.parametrize("place", [0, 59_990, 180_000, 299_000])
+def test_values_are_found_in_the_whole_of_a_long_conversation(place: int) -> None:
+    """Neither the length of a conversation nor what follows hides what was said in it."""
+    text = "lorem ipsum dolor " * 17_000
+    text = f"{text[:place]} Order K81-2234 of Ann Sørensen weighs 73.25 kg. {text[place:]}"
+    turns = [{"role": "user", "content": each} for each in (text[:150_000], text[150_000:])]
+    question = Question(parse_conversation({"messages": turns}), [])
+    for value in ("K81-2234", "Ann Sørensen", 73.25):
+        assert question.grounding(value) == 1
+        assert source_of(question.said, "value", value, ANYTHING) is Source.SAID
+    assert source_of(question.said, "id", "K81-2235", ORDER, is_identifying=True) is Source.NOWHERE
+    assert question.grounding("Bob Nilsen") == 0
+
+
+@pytest.mark.parametrize(
+    ("description", "value", "fits"),
+    [
+        ("The city, such as Berkeley, CA", "Oslo, NO", True),
+        ("The city, such as Berkeley, CA", "Oslo", False),
+        ("The day, e.g. '2024-03-13'", "2026-11-28", True),
+        ("The day, e.g. '2024-03-13'", "28 November", False),
+        ("The city", "Oslo", None),
+        ("How many, e.g. 3", 4, None),
+    ],
+)
+def test_texts_have_the_form_of_examples(description: str, value: Json, *, fits: bool) -> None:
+    """Marks, a first capital and digits tell whether a text is written like an example."""
+    assert fits_examples(value, Schema({"type": "string", "description": description})) is fits

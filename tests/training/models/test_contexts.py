@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
 import pytest
 
+from router_service.checker.toolbox import Call
 from switchcraft_training.models.contexts import (
     EVERYTHING,
     MAX_SYSTEM_CHARACTERS,
     MAX_TOOLS,
     SHELVES,
     Context,
+    Loop,
+    Solved,
     Wrapper,
 )
 from switchcraft_training.records import Example
@@ -88,3 +92,29 @@ def test_system_prompts_of_two_shelves_share_no_rule() -> None:
     first = rules[0]
     assert first
     assert not any(first & other for other in rules[1:])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_loop_has_the_calls_that_were_made_and_asks_for_all_queries(seed: int) -> None:
+    """One message asks for all of its queries, and the results of the calls so far follow it."""
+    before, after = Solved(OTHERS[1], [Call("tool_1", {"value": "a"})]), Solved(OTHERS[2], [])
+    own = [Call("forecast", {"value": "Oslo"})]
+    wrapper = Wrapper(seed % SHELVES, [*OTHERS, RIVAL])
+    wrapped = wrapper.wrap_in_loop(ASKED, Loop([before], own, [after]), random.Random(seed))
+    messages = wrapped["messages"]
+    last = max(n for n, each in enumerate(messages) if each["role"] == "user")
+    places = [
+        messages[last]["content"].index(each.query)
+        for each in (OTHERS[1], Example("own", "simple", ASKED), OTHERS[2])
+    ]
+    assert places == sorted(places)
+    loop = messages[last + 1 :]
+    made = [call for each in loop for call in each.get("tool_calls", ())]
+    asked_for = [call["function"] for call in made][-2:]
+    assert [each["name"] for each in asked_for] == ["tool_1", "forecast"]
+    assert json.loads(asked_for[1]["arguments"]) == {"value": "Oslo"}
+    assert [each["tool_call_id"] for each in loop if each["role"] == "tool"] == [
+        call["id"] for call in made
+    ]
+    offered = {each["function"]["name"] for each in wrapped["tools"] if "function" in each}
+    assert {call["function"]["name"] for call in made} | {"tool_2"} <= offered

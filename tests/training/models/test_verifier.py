@@ -41,7 +41,7 @@ from switchcraft_training.models.verifier import (
 from switchcraft_training.predictions import cross_validate
 from switchcraft_training.records import Answer, Example, Expected, Judged
 from switchcraft_training.training_data import TrainingData, read_training_data
-from switchcraft_training.unfamiliar import CONTEXTS, PLAIN, study_unfamiliar
+from switchcraft_training.unfamiliar import CONTEXTS, LOOPS, PLAIN, study_unfamiliar
 from switchcraft_training.verification import (
     VerifierStudy,
     operating_price,
@@ -339,7 +339,7 @@ def test_verifier_of_unfamiliar_requests_learns_and_is_measured_in_context(
         study = study_unfamiliar(
             training.config, table, costs_usd, spec, tmp_path / "data", effort=LITTLE
         )
-    assert [each.context for each in study.figures] == [PLAIN, *CONTEXTS]
+    assert [each.context for each in study.figures] == [PLAIN, *CONTEXTS, *LOOPS]
     assert all(each.auc_of_two > 0.7 for each in study.figures)
     study.add_to(artifact)
     added = Artifact.load(artifact).manifest.verifier

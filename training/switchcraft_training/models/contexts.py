@@ -7,6 +7,10 @@ answers. What models would answer differently because of the context is not know
 
 Training and tests take their context from different shelves, so that no text, no tool and no
 earlier turn of a test has been seen in training.
+
+A tool loop answers several queries of one message. It goes on with the query whose answers were
+recorded, after the right calls for others and their results; or it ends, after the right calls for
+all of them.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from router_service.apis.conversation import unwrap_tool
+from router_service.checker.toolbox import Call
 from router_service.predictor.text_features import topic_stems
 from switchcraft_training.records import Example
 
@@ -94,6 +99,11 @@ _THANKS = (
     *("Done. What else can I do for you?", "That is taken care of.", "Here is what I found."),
     *("Erledigt. Kann ich noch etwas tun?", "Listo, ¿algo más?", "C'est fait."),
 )
+_JOINTS = (
+    *(" ", "\n", " Also: ", "\n- ", " Then, ", " And: ", "\n\n", " After that: ", ". Next: "),
+    " When you have that, ",
+)
+"""What is between the queries of one message."""
 _FAILURES = ('{"error": "timeout after 30 s"}', "Error: 404 not found", '{"status": "denied"}')
 
 
@@ -106,6 +116,25 @@ class Context(StrEnum):
 
 
 EVERYTHING = frozenset(Context)
+
+
+class Solved(NamedTuple):
+    """A query, and calls that are right for it."""
+
+    example: Example
+    calls: Sequence[Call]
+
+
+class Loop(NamedTuple):
+    """A tool loop that answers a message of several queries, and how far it has come.
+
+    The calls for the queries `before` and the calls `own` of the query itself have been made; those
+    for the queries `after` have not.
+    """
+
+    before: Sequence[Solved] = ()
+    own: Sequence[Call] = ()
+    after: Sequence[Solved] = ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +174,52 @@ class Wrapper:
             leading = [{"role": "system", "content": self._system(rng)}, *leading]
         wrapped["messages"] = [*leading, *past, *following]
         return wrapped
+
+    def wrap_in_loop(
+        self, request: Mapping[str, Any], loop: Loop, rng: random.Random
+    ) -> dict[str, Any]:
+        """Return a request in context and inside of a tool loop.
+
+        One in three loops begins with a call that nobody asked for, such as one that looks up who
+        the user is.
+        """
+        parts = [
+            *(each.example.request for each in loop.before),
+            request,
+            *(each.example.request for each in loop.after),
+        ]
+        tools = [*request["tools"]]
+        names = {function["name"] for _, function in _functions(tools)}
+        texts = [str(part["messages"][-1]["content"]) for part in parts]
+        steps: list[dict[str, Any]] = []
+        more = [each for part in parts for each in _functions(part["tools"])]
+        if rng.random() < 1 / 3:
+            unneeded = self._unneeded(" ".join(texts), rng)
+            more += unneeded
+            steps += [turn for _, function in unneeded for turn in _called(function, 0, rng)]
+        for tool, function in more:
+            if function["name"] not in names:
+                names.add(function["name"])
+                tools.append(tool)
+        made = [*(call for each in loop.before for call in each.calls), *loop.own]
+        size = rng.choice((1, 1, 2, MAX_TURNS))
+        for start in range(0, len(made), size):
+            steps += _step(made[start : start + size], len(steps), rng)
+        message = {**request["messages"][-1], "content": self._of_shelf(_JOINTS, rng).join(texts)}
+        messages = [*request["messages"][:-1], message]
+        wrapped = self.wrap({**request, "messages": messages, "tools": tools}, rng)
+        wrapped["messages"] += steps
+        return wrapped
+
+    def _of_shelf(self, texts: Sequence[str], rng: random.Random) -> str:
+        mine = [each for place, each in enumerate(texts) if place % SHELVES == self.shelf]
+        return rng.choice(mine or texts)
+
+    def _unneeded(self, text: str, rng: random.Random) -> list[tuple[Any, dict[str, Any]]]:
+        """Return at most one tool that is for something else than a text, with its function."""
+        topic = topic_stems(text)
+        drawn = rng.sample(self._tools, min(len(self._tools), 20))
+        return _functions([tool for tool, stems in drawn if len(stems & topic) < 2][:1])
 
     def _system(self, rng: random.Random) -> str:
         """Return a system prompt of 200 to 8,000 characters in one of several styles."""
@@ -204,18 +279,39 @@ def _called(function: Mapping[str, Any], number: int, rng: random.Random) -> lis
     parameters = function.get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     names = [*properties][:3] if isinstance(properties, dict) else []
-    arguments = {name: rng.randrange(1000) for name in names}
-    call = {
-        "id": f"call_{number}",
-        "type": "function",
-        "function": {"name": function["name"], "arguments": json.dumps(arguments)},
-    }
+    call = Call(function["name"], {name: rng.randrange(1000) for name in names})
+    step = _step([call], number, rng)
+    if rng.random() < 0.15:
+        step[-1]["content"] = rng.choice(_FAILURES)
+    return step
+
+
+def _step(calls: Sequence[Call], number: int, rng: random.Random) -> list[dict[str, Any]]:
+    """Return an assistant's message with calls, and their results, which may be long."""
+    made = [
+        {
+            "id": f"call_{number}_{place}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+        }
+        for place, call in enumerate(calls)
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": one["id"], "content": _result(call, rng)}
+        for one, call in zip(made, calls, strict=True)
+    ]
+    return [{"role": "assistant", "content": None, "tool_calls": made}, *results]
+
+
+def _result(call: Call, rng: random.Random) -> str:
+    """Return a result in one of several styles; some repeat the arguments of their call."""
     rows = [
         {"id": rng.randrange(100_000), "state": rng.choice(("open", "closed", "paid"))}
         for _ in range(int(60 ** rng.random()))
     ]
-    result = rng.choice(_FAILURES) if rng.random() < 0.15 else json.dumps({"results": rows})
-    return [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "content": result},
-    ]
+    style = rng.randrange(4)
+    if style == 0:
+        return json.dumps({**call.arguments, "status": "ok", "value": rng.randrange(10_000) / 100})
+    if style == 1:
+        return f"{call.name.replace('_', ' ')}: done, {rng.randrange(1000)}"
+    return json.dumps({"results": rows} if style == 2 else rows[0])

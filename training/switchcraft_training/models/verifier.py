@@ -65,6 +65,8 @@ CORRUPTED_WEIGHT = 0.05
 """Weight of a corrupted answer, where a recorded answer that is judged alone has 1. The calibration
 is fitted on recorded answers only."""
 
+MADE_UP_WEIGHT = 0.5
+
 HELD_OUT_FOLDS = 3
 MIN_LEAF_ROWS = 100
 MIN_GAIN_LEAF_ROWS = 600
@@ -138,10 +140,17 @@ class VerifierData:
     groups: NDArray[np.int64]
     corrupted: Sequence[Sequence[CorruptedAnswer]] = ()
     """For each query, correct answers in which one thing was changed; empty without any."""
+    known_reliabilities: Floats | None = None
+    """The arms' `reliabilities`, if these queries do not tell them."""
+    is_made_up: NDArray[np.bool_] | None = None
+    """Queries to which some answers were made up, (queries,), because nobody recorded them. They
+    have half the weight of others, and do not tell what asking an arm gains."""
 
     @cached_property
     def reliabilities(self) -> Floats:
         """The share of queries that each arm answered correctly, (arms,)."""
+        if self.known_reliabilities is not None:
+            return self.known_reliabilities
         shares: Floats = self.correct.mean(axis=0)
         return shares
 
@@ -155,6 +164,7 @@ class VerifierData:
             correct=self.correct[rows],
             groups=self.groups[rows],
             corrupted=[self.corrupted[row] for row in rows] if self.corrupted else (),
+            is_made_up=None if self.is_made_up is None else self.is_made_up[rows],
         )
 
 
@@ -191,7 +201,9 @@ def fit_verifier(data: VerifierData, seed: int, effort: FitEffort = FULL_EFFORT)
     rows = np.vstack([_rows(data, query, data.candidates[query].only(c)) for query, c in sampled])
     labels = np.concatenate([data.correct[query, list(chosen)] for query, chosen in sampled])
     sizes = np.array([len(chosen) for _, chosen in sampled])
-    weights = np.repeat(1 / sizes, sizes)
+    made_up = np.zeros(len(data.correct), bool) if data.is_made_up is None else data.is_made_up
+    of_sets = np.where(made_up[[query for query, _ in sampled]], MADE_UP_WEIGHT, 1.0)
+    weights = np.repeat(of_sets / sizes, sizes)
     groups = np.repeat(data.groups[[query for query, _ in sampled]], sizes)
     negatives = [(query, each) for query, made in enumerate(data.corrupted) for each in made]
     if negatives:
@@ -215,6 +227,7 @@ def fit_verifier(data: VerifierData, seed: int, effort: FitEffort = FULL_EFFORT)
     p_correct = {
         key: dict(zip(key[1], judged[start : start + len(key[1])].tolist(), strict=True))
         for key, start in zip(sampled, starts[:-1], strict=True)
+        if not made_up[key[0]]
     }
     everything = np.arange(len(rows))
     return TrainedVerifier(

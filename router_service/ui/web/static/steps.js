@@ -19,6 +19,8 @@ const UNVERIFIED = {
   attachments: "The request has images, audio or files, which the verifier cannot read.",
   continued: "The request continues a stored response, whose turns the verifier cannot read.",
   unread: "A part of the request could not be read.",
+  far_off:
+    "The request is unlike all that the verifier was measured with: it has no words, another script, or more tools.",
   router_failed: "The router or its verifier failed.",
   overloaded: "The gateway was too busy to decide in time.",
   candidates_failed:
