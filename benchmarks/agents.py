@@ -1,12 +1,15 @@
 """What an agent costs that only changes its base URL, beside the dearest model for every request.
 
     python -m benchmarks.agents --out runs/agents.json
+    python -m benchmarks.agents --agents airline --wrong 0 --stream    # with waiting times
+    python -m benchmarks.agents --unverifiable                         # what cannot be verified
 
 Scripted agents of an airline, a shop and a researcher have 13, 5 and 20 tools. They talk to a
 gateway with the shipped artifact and three models. A scripted upstream answers with the
 next call of the script, and reports the tokens that a provider would have cached: the longest
 beginning that an earlier prompt of the same model has. With `--wrong`, the cheaper models give
-invented values in every n-th call.
+invented values in every n-th call. With `--stream`, the upstream streams for as long as the models
+took on the training queries, a fifth of the time, and the table has waiting times at their scale.
 
 The answers are scripted, so this measures costs, changes of the model and caches, not accuracy.
 """
@@ -14,27 +17,33 @@ The answers are scripted, so this measures costs, changes of the model and cache
 from __future__ import annotations
 
 import argparse
+import asyncio
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
+import numpy as np
 import orjson
 import yaml
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.stamp import write_figures
 from router_service.apis.chat.api import CHAT
+from router_service.apis.responses.api import RESPONSES
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
-from router_service.router import Router
+from router_service.artifact import SHIPPED, Artifact
+from router_service.runtime.engine import EngineBuilder
+from router_service.runtime.reloading import load_first_router
 from router_service.serving.app import create_app
 from router_service.settings import read_settings
 from tests.serving import served
@@ -88,9 +97,14 @@ class Tally:
     cached: Counter[str] = field(default_factory=Counter)
     seen: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
 
-    async def answer(self, request: Request) -> JSONResponse:
+    async def answer(self, request: Request) -> Response:
         """Answer with the script's next call, or with a text after the last one."""
         body = orjson.loads(await request.body())
+        if request.url.path.endswith("/responses"):
+            text = {"type": "output_text", "text": "Done.", "annotations": []}
+            item = {"type": "message", "id": "m", "role": "assistant", "content": [text]}
+            done = {"object": "response", "id": "resp_1", "status": "completed", "output": [item]}
+            return JSONResponse(done | {"model": body["model"], "created_at": 0})
         model, messages = str(body["model"]), body["messages"]
         prompt = orjson.dumps([body["tools"], messages])
         cached = max((_common(prompt, each) for each in self.seen[model]), default=0)
@@ -122,13 +136,50 @@ class Tally:
         reason = "tool_calls" if message["content"] is None else "stop"
         choice = {"index": 0, "message": message, "finish_reason": reason}
         answer = {"id": "c", "object": "chat.completion", "created": 0, "model": model}
+        if body.get("stream"):
+            return StreamingResponse(_streamed(answer, message, reason, usage), 200, _STREAM)
         return JSONResponse({**answer, "choices": [choice], "usage": usage})
+
+
+_STREAM = {"content-type": "text/event-stream"}
+
+
+async def _streamed(
+    answer: dict[str, Any], message: dict[str, Any], reason: str, usage: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    """Yield the events of an answer; a third of its time passes before the first one."""
+    arm = next(arm for arm in SECONDS if arm.split("-")[0] in answer["model"])
+    part_s = SECONDS[arm] * STREAM_SCALE / 3
+    head = {**answer, "object": "chat.completion.chunk"}
+    calls = [{"index": n, **call} for n, call in enumerate(message.get("tool_calls") or ())]
+    begun = {"role": "assistant", "content": message["content"]}
+    delta = {**begun, "tool_calls": calls} if calls else begun
+    end = {"index": 0, "delta": {}, "finish_reason": reason}
+    for choices, more in (
+        ([{"index": 0, "delta": delta, "finish_reason": None}], {}),
+        ([end], {}),
+        ([], {"usage": usage}),
+    ):
+        await asyncio.sleep(part_s)
+        yield b"data: " + orjson.dumps({**head, "choices": choices, **more}) + b"\n\n"
+    yield b"data: [DONE]\n\n"
 
 
 def _common(one: bytes, other: bytes) -> int:
     least = min(len(one), len(other))
     differing = (n for n in range(0, least, 64) if one[n : n + 64] != other[n : n + 64])
     return next(differing, least)
+
+
+STREAM_SCALE = 0.2
+"""Time of streamed answers relative to the recorded one, so that a run ends in a minute."""
+
+SECONDS = {
+    arm: profile.seconds
+    for arm, profile in Artifact.load(SHIPPED).manifest.profile.items()
+    if arm in {"claude-sonnet-4.5", "gpt-4.1-mini", "grok-4.1-fast"}
+}
+"""Mean duration of the models' recorded answers."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +196,19 @@ class Run:
     escalations: int
     """Those among them for which the model before was asked first."""
     models: Counter[str]
+    first_byte_s: Sequence[float]
+    """Waits for the first event of output, at the scale of the recorded answers."""
+    whole_s: Sequence[float]
 
 
 @contextmanager
-def gateway(tally: Tally, section: str) -> Iterator[httpx.Client]:
-    """Serve a gateway with the shipped artifact in front of the scripted upstream."""
-    app = Starlette(routes=[Route("/v1/chat/completions", tally.answer, methods=["POST"])])
+def gateway(tally: Tally, section: str, *, speaks_all: bool = False) -> Iterator[httpx.Client]:
+    """Serve a gateway with the shipped artifact in front of the scripted upstream.
+
+    With `speaks_all`, the deployments speak Responses, too, so that nothing has to be translated.
+    """
+    paths = ("/v1/chat/completions", "/v1/responses")
+    app = Starlette(routes=[Route(path, tally.answer, methods=["POST"]) for path in paths])
     with served(app) as upstream, TemporaryDirectory() as folder:
         path = Path(folder) / "gateway.yaml"
         path.write_text(CONFIG.replace("BASE", f"{upstream}/v1") + section)
@@ -158,19 +216,23 @@ def gateway(tally: Tally, section: str) -> Iterator[httpx.Client]:
         models = []
         for model in settings.models:
             (own,) = model.deployments
-            chat = own.model_copy(update={"apis": (CHAT,)})
+            apis = (CHAT, RESPONSES) if speaks_all else (CHAT,)
+            chat = own.model_copy(update={"apis": apis})
             models.append(model.model_copy(update={"deployments": (chat,)}))
         settings = settings.model_copy(update={"models": tuple(models)})
+        router, _ = load_first_router(settings, EngineBuilder(announces=False))
+        router.reach_goals(verified_goals=settings.router.verification.allows_goals)
         with (
-            served(create_app(settings, Router.load())) as url,
+            served(create_app(settings, router)) as url,
             httpx.Client(base_url=url, timeout=60) as http,
         ):
             yield http
 
 
-def run(agent: Agent, model: str, section: str, wrong: int) -> Run:
+def run(agent: Agent, model: str, section: str, wrong: int, *, stream: bool = False) -> Run:
     """Let an agent do its work with a model's name and a section of the configuration."""
     tally, records, loops = Tally(agent, wrong), [], []
+    waits: list[tuple[float, float]] = []
     with gateway(tally, section) as http:
         marked = {"type": "text", "text": agent.system, "cache_control": {"type": "ephemeral"}}
         messages: list[dict[str, Any]] = [{"role": "system", "content": [marked]}]
@@ -178,14 +240,13 @@ def run(agent: Agent, model: str, section: str, wrong: int) -> Run:
             messages.append({"role": "user", "content": step["user"]})
             for number in range(len(step["calls"]) + 1):
                 body = {"model": model, "messages": messages, "tools": agent.tools}
-                response = http.post("/v1/chat/completions", json=body)
-                response.raise_for_status()
-                found = response.headers["x-switchcraft-decision-id"]
+                answer = _ask(http, body | {"stream": stream}, waits)
+                found = answer.decision_id
                 while not (record := http.get(f"/v1/decisions/{found}")).is_success:
                     pass
                 records.append(record.json())
                 loops.append(number > 0)
-                message = response.json()["choices"][0]["message"]
+                message = answer.message
                 messages.append(message)
                 for call in message.get("tool_calls") or ():
                     result = step["calls"][number]["result"]
@@ -203,17 +264,97 @@ def run(agent: Agent, model: str, section: str, wrong: int) -> Run:
         changes=changes,
         escalations=escalations,
         models=Counter(record["model"] for record in records),
+        first_byte_s=[first / STREAM_SCALE for first, _ in waits],
+        whole_s=[whole / STREAM_SCALE for _, whole in waits],
     )
+
+
+class _Answer(NamedTuple):
+    message: dict[str, Any]
+    decision_id: str
+
+
+def _ask(http: httpx.Client, body: dict[str, Any], waits: list[tuple[float, float]]) -> _Answer:
+    """Ask once, and add the waits for the first output and the end in seconds."""
+    started_s, first_s = time.perf_counter(), 0.0
+    path, message = "/v1/chat/completions", dict[str, Any]()
+    if not body["stream"]:
+        response = http.post(path, json=body)
+        response.raise_for_status()
+        message = response.json()["choices"][0]["message"]
+        return _Answer(message, response.headers["x-switchcraft-decision-id"])
+    with http.stream("POST", path, json=body) as response:
+        response.raise_for_status()
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            first_s = first_s or time.perf_counter() - started_s
+            for choice in orjson.loads(line[len("data: ") :])["choices"]:
+                message |= {name: value for name, value in choice["delta"].items() if value}
+    for call in message.get("tool_calls", ()):
+        call.pop("index", None)
+    waits.append((first_s, time.perf_counter() - started_s))
+    message.setdefault("content", None)
+    return _Answer(message, response.headers["x-switchcraft-decision-id"])
+
+
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+UNVERIFIABLE: Mapping[str, dict[str, Any]] = {
+    "Responses with `store` left out": {"path": "/v1/responses"},
+    "Responses with `store: false`": {"path": "/v1/responses", "store": False},
+    "Responses with the provider's web search": {
+        "path": "/v1/responses",
+        "store": False,
+        "more": {"type": "web_search"},
+    },
+    "Chat with an image": {"path": "/v1/chat/completions", "image": True},
+    "Chat with `n: 2`": {"path": "/v1/chat/completions", "n": 2},
+}
+"""Requests that agents send, some of which cannot be verified."""
+
+
+def show_unverifiable(agent: Agent) -> None:
+    """Print what happens to requests of an agent that cannot be verified, by default."""
+    print("| request | model | `x-switchcraft-unverified` |")
+    print("|---|---|---|")
+    with gateway(Tally(agent, 0), "", speaks_all=True) as http:
+        for name, given in UNVERIFIABLE.items():
+            fields, tools = dict(given), list(agent.tools)
+            path, more, has_image = fields.pop("path"), fields.pop("more", None), "image" in given
+            fields.pop("image", None)
+            question: Any = agent.script[0]["user"]
+            if path.endswith("responses"):
+                own = [{"type": "function", **tool["function"]} for tool in tools]
+                own += [] if more is None else [more]
+                body = {"instructions": agent.system, "input": question, "tools": own, **fields}
+            else:
+                if has_image:
+                    parts = {"type": "image_url", "image_url": {"url": IMAGE}}
+                    question = [{"type": "text", "text": question}, parts]
+                system = {"role": "system", "content": agent.system}
+                messages = [system, {"role": "user", "content": question}]
+                body = {"messages": messages, "tools": tools, **fields}
+            headers = http.post(path, json={"model": "switchcraft", **body}).headers
+            unverified = headers.get("x-switchcraft-unverified", "")
+            print(f"| {name} | {headers.get('x-switchcraft-model', '')} | {unverified} |")
 
 
 SETTINGS = {
     "always Sonnet": (SONNET, ""),
     "`switchcraft`, the defaults": ("switchcraft", ""),
-    "`verified=0.0849`": ("switchcraft", "router: {unfamiliar: verified=0.0849}\n"),
+    "`verified`, at the artifact's price": ("switchcraft:verified", ""),
     "without `conversations`": ("switchcraft", "router: {conversations: {enabled: false}}\n"),
     "`unfamiliar: best`": ("switchcraft", "router: {unfamiliar: best}\n"),
     "`switchcraft:fast`": ("switchcraft:fast", ""),
 }
+
+
+def _waiting(found: Run) -> str:
+    """Return the columns of waiting times in seconds, if answers were streamed."""
+    if not found.whole_s:
+        return ""
+    columns = (np.percentile(times, (50, 95)) for times in (found.first_byte_s, found.whole_s))
+    return "".join(f" {p50:.1f}, {p95:.1f} |" for p50, p95 in columns)
 
 
 def main() -> None:
@@ -221,24 +362,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", nargs="+", default=["airline", "shop", "research"])
     parser.add_argument("--wrong", type=int, nargs="+", default=[0, 3])
+    parser.add_argument("--stream", action="store_true", help="measure waiting times")
+    parser.add_argument("--unverifiable", action="store_true", help="show requests of other kinds")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.unverifiable:
+        show_unverifiable(Agent.read(args.agents[0]))
+        return
     rows: list[dict[str, Any]] = []
     print(
         "| agent | cheaper models wrong | setting | cost | cached | asked | changes | escalations |"
+        + (" first byte P50, P95, s | whole P50, P95, s |" if args.stream else "")
     )
-    print("|---|---|---|--:|--:|--:|--:|--:|")
+    print("|---|---|---|--:|--:|--:|--:|--:|" + ("--:|--:|" if args.stream else ""))
     for agent, wrong in product(args.agents, args.wrong):
         dearest_usd = 0.0
         for name, (model, section) in SETTINGS.items():
-            found = run(Agent.read(agent), model, section, wrong)
+            found = run(Agent.read(agent), model, section, wrong, stream=args.stream)
             dearest_usd = dearest_usd or found.usd
             rows.append({"agent": agent, "wrong": wrong, "setting": name, **vars(found)})
             how = f"1 of {wrong} calls" if wrong else "never"
             print(
                 f"| {agent} | {how} | {name} | {found.usd / dearest_usd:.0%}"
                 f" | {found.cached_share:.0%} | {found.candidates:.1f} | {found.changes}"
-                f" | {found.escalations} |",
+                f" | {found.escalations} |{_waiting(found)}",
                 flush=True,
             )
     write_figures(args.out, {"rows": rows})
