@@ -88,7 +88,7 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
     points = (*manifest.frontier, *manifest.verified_frontier, *manifest.named_frontier)
     by_policy = {point.policy: point for point in points}
     operating = manifest.named_rules[VERIFIED]
-    named = {"fast": (BLUE, (18, -14)), "economy": (GREEN, (-30, 24)), "quality": (GREEN, (-30, 8))}
+    named = {"fast": (BLUE, (18, -14)), "economy": (GREEN, (-12, 24)), "quality": (GREEN, (-30, 8))}
     for name, (color, place) in named.items():
         draw_point(axes, by_policy[manifest.named_rules[name]], name, color, place)
     draw_point(axes, by_policy[operating], "switchcraft", GREEN, (14, 28))

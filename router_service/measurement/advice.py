@@ -245,11 +245,14 @@ def advise(
     )
 
 
-def best_addition(artifact: Artifact, points: float) -> PoolFigures | None:
+def best_addition(
+    artifact: Artifact, points: float, *, verified_goals: bool = True
+) -> PoolFigures | None:
     """Return the pool with the one more model that saves most; None if none saves a tenth.
 
     It costs least among those that stay as accurate as the cheapest rule of today's pool that is at
-    most so many points below its best model. Takes about a second. Raises ArtifactError if the file
+    most so many points below its best model. Verified rules count only with `verified_goals`. Takes
+    about a second. Raises ArtifactError if the file
     cannot be read.
     """
     manifest, path = artifact.manifest, artifact.directory / HELD_OUT
@@ -260,7 +263,7 @@ def best_addition(artifact: Artifact, points: float) -> PoolFigures | None:
         return None
     held_out, judged, verifier = HeldOut.read(path), read_judgements(path), manifest.verifier
     simulation = None
-    if judged is not None and verifier is not None:
+    if verified_goals and judged is not None and verifier is not None:
         simulation = Simulation(judged, verifier.gain_features)
     queries = _Queries(held_out, simulation, manifest, np.arange(len(held_out.folds)))
 

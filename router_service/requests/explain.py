@@ -145,7 +145,9 @@ class Explainer:
         """Held-out accuracy of each arm alone; empty without held-out predictions."""
         self._advice = lru_cache(2)(partial(advise, router.artifact))
         self._advising = Lock()
-        self._addition = lru_cache(1)(partial(best_addition, router.artifact, DEFAULT_POINTS))
+        self._addition = lru_cache(1)(
+            partial(best_addition, router.artifact, DEFAULT_POINTS, verified_goals=verified_goals)
+        )
 
     def verified_points(self) -> tuple[FrontierPoint, ...]:
         """Return the measured points of verified policies as served; may take a second at first."""

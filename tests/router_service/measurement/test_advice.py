@@ -83,5 +83,7 @@ def test_best_addition_saves_most_and_keeps_the_accuracy(judged: Artifact) -> No
     assert versus is not None
     assert versus.difference >= -0.005
     assert (versus.cost_share or 1) < 0.1
+    once = best_addition(few, 0.5, verified_goals=False)
+    assert once is None or once.kind == "once"
     assert best_addition(judged, 0.5) is None
     assert best_addition(describe_pool(judged, (SMALL, HAIKU, FLASH), {}), 0.5) is None
