@@ -196,7 +196,7 @@ def table(
     for client, target in product(APIS, APIS):
         added = middle[client, target] - middle[target, None]
         own = middle[client, client] - middle[client, None]
-        row = f"{client:10} {target:10} {middle[client, target]:8.2f} {added:8.2f}"
+        row = f"{client!s:10} {target!s:10} {middle[client, target]:8.2f} {added:8.2f}"
         print(row if client is target else f"{row} {added - own:12.2f}")
     print(flush=True)
 

@@ -12,7 +12,7 @@ from router_service.apis.chat import NAME
 from router_service.apis.conversation import Json, as_dict, as_list, as_text
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import ATTACHED, read_text
-from router_service.apis.parts import Stop, Text, Thinking, ToolUse
+from router_service.apis.parts import PartGrew, Stop, Text, Thinking, ToolUse
 from router_service.apis.reading import AnswerReader, OpenPart
 from router_service.apis.usage import Usage, read_counts
 
@@ -341,7 +341,10 @@ class ChatReader(AnswerReader):
     def _say(self, start: Text | Thinking, text: str) -> None:
         """Add to the text or thinking that begins with `start`."""
         if text:
-            self.grow(self._opened(start), text)
+            opened = self._open
+            if opened is None or opened.part is not start:
+                opened = self._opened(start)
+            self._events.append(PartGrew(opened.index, text))
 
     def _opened(self, start: Text | Thinking) -> OpenPart:
         opened = self._open

@@ -5,7 +5,7 @@ API reference: "Create chat completion".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from router_service.apis.chat import NAME
 from router_service.apis.conversation import Json, as_list, read_model, read_stream
@@ -125,7 +125,12 @@ def _read_calls(item: Field) -> Iterator[ToolUse]:
         yield ToolUse(call_id, name, arguments, is_custom=is_custom)
 
 
-def _read_content(item: Field) -> Iterator[Text | Media]:
+def _read_content(item: Field) -> Iterable[Text | Media]:
+    content = item.value.get("content")
+    return (Text(content),) if isinstance(content, str) else _read_parts(item)
+
+
+def _read_parts(item: Field) -> Iterator[Text | Media]:
     for kind, part in item.parts("content"):
         match kind:
             case "text":
