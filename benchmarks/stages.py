@@ -62,7 +62,7 @@ STAGES: Mapping[str, str] = {
     "requests/call.py:Call.decision_headers": "answer the client",
     "http/front.py:Front.__call__.<locals>.send_with_headers": "answer the client",
     "http/protocol.py:_Cycle.send": "answer the client",
-    "http/protocol.py:CorkedTransport._uncork": "answer the client",
+    "http/protocol.py:_Cycle._write_head": "answer the client",
     "requests/recording.py:Recorder.answered": "record and log",
     "requests/recording.py:Recorder.ended": "record and log",
     "requests/recording.py:Recorder._give": "record and log",

@@ -42,7 +42,7 @@ from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, examine_settings
-from router_service.store.backends import log_warnings, open_backend
+from router_service.store.opening import log_warnings, open_backend
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 

@@ -27,7 +27,8 @@ def make_artifact(
     policies = dict(manifest.policies)
     if default_policy is not None:
         policies |= {"default": default_policy, "fast": default_policy}
-    changed: dict[str, object] = {"name": name, "policies": policies}
+    goals = manifest.policy_goals if default_policy is None else {}
+    changed: dict[str, object] = {"name": name, "policies": policies, "policy_goals": goals}
     if not verifies:
         changed |= _without_verifier(policies)
     save_manifest(target, manifest.model_copy(update=changed))
@@ -45,7 +46,7 @@ def _without_verifier(policies: Mapping[str, str]) -> dict[str, object]:
     """Return what a manifest without a verifier has instead of these policies."""
     once = {name: rule for name, rule in policies.items() if not is_verified(rule)}
     once.setdefault("default", policies["fast"])
-    return {"policies": once, "verifier": None, "verified_frontier": ()}
+    return {"policies": once, "policy_goals": {}, "verifier": None, "verified_frontier": ()}
 
 
 def flip(path: Path) -> None:

@@ -46,8 +46,9 @@ from router_service.runtime.gauges import Gauges
 from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
 from router_service.settings import BudgetSettings, Settings
-from router_service.store.backends import R, open_backend
+from router_service.store.backends import R
 from router_service.store.memory import MemoryBackend
+from router_service.store.opening import open_backend
 from router_service.store.records import (
     EvidenceMark,
     FeedbackMark,

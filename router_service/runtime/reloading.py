@@ -29,7 +29,7 @@ from router_service.router import Router
 from router_service.runtime.engine import Engine, EngineBuilder, pointer_directory
 from router_service.runtime.syncing import Syncer
 from router_service.settings import Settings
-from router_service.store.backends import open_backend
+from router_service.store.opening import open_backend
 from router_service.store.pointers import FilePointer
 from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics

@@ -1,28 +1,16 @@
-"""What a backend keeps for gateways: records and shared state; and which one an address names.
-
-Only `open_backend` imports a backend, when its address is used. So a gateway without Redis never
-loads the Redis client, which would take 0.17 s, mostly for OpenTelemetry's metrics if they are
-installed (python -X importtime).
-"""
+"""What a backend keeps for gateways: records and shared state."""
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
-from router_service.core.addresses import check_redis_address, is_loopback
 from router_service.core.decision_record import Storable, StoredRecord
-from router_service.core.errors import ConfigError, MissingExtraError
 
 SETTING = "server.redis_url"
 """The setting with the address of the Redis that replicas share."""
-
-_log = logging.getLogger("switchcraft.store")
 
 R = TypeVar("R", bound=StoredRecord)
 R_co = TypeVar("R_co", bound=StoredRecord, covariant=True)
@@ -204,53 +192,3 @@ class Backend(ABC):
     @abstractmethod
     async def ping(self) -> str:
         """Use the backend once, and return what it is or does; raises StoreError."""
-
-
-def open_backend(url: str, limits: StoreLimits) -> Backend:
-    """Return the backend at an address. No connection is opened yet.
-
-    `memory:` is the memory of this process, `workers:DIRECTORY` that of the parent whose workers
-    share the directory, and any other address is that of a Redis. Raise ConfigError, which does not
-    quote the address, if it is not valid.
-    """
-    scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        from router_service.store.memory import MemoryBackend  # noqa: PLC0415
-
-        return MemoryBackend(limits)
-    if scheme == "workers":
-        from router_service.store.parent_process import ParentBackend  # noqa: PLC0415
-
-        return ParentBackend(rest)
-    try:
-        check_shared_address(url)
-    except ValueError as exc:
-        # Without `from exc`: the cause could quote a part of the address, which may be a password.
-        raise ConfigError("the configuration", SETTING, str(exc)) from None
-    from router_service.store.redis import RedisBackend  # noqa: PLC0415
-
-    return RedisBackend(url, limits)
-
-
-def check_shared_address(url: str) -> None:
-    """Raise ValueError unless an address is that of a Redis, whose client must be installed.
-
-    The message does not quote the address.
-    """
-    check_redis_address(url)
-    if find_spec("redis") is None:
-        raise ValueError(MissingExtraError("the configuration", SETTING, "redis").problem)
-
-
-def log_warnings(url: str | None) -> None:
-    """Log a warning if Redis runs on another machine and its address has no password.
-
-    A client that can write to Redis can choose the artifact, stop deployments and read decisions.
-    """
-    parts = urlsplit(url or "")
-    password = parts.password or parse_qs(parts.query).get("password")
-    if parts.hostname and not password and not is_loopback(parts.hostname):
-        _log.warning(
-            "%s has no password: any client that can connect to Redis can choose the artifact that "
-            "serves; set requirepass in Redis, and use redis://:PASSWORD@HOST:6379/0", SETTING,
-        )  # fmt: skip

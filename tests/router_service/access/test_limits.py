@@ -19,8 +19,9 @@ from router_service.access.limits import (
 )
 from router_service.core.errors import AdmissionError, StoreError
 from router_service.core.record import AnswerResult, Record
-from router_service.store.backends import Correction, LimitDemand, open_backend
+from router_service.store.backends import Correction, LimitDemand
 from router_service.store.memory import MemoryLimits
+from router_service.store.opening import open_backend
 from router_service.store.parent_process import serve_workers
 from router_service.store.shared_limits import SharedLimits
 from tests.clock import Clock

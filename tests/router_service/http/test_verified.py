@@ -253,7 +253,8 @@ def test_reasoning_and_white_space_are_no_text() -> None:
         verifying(url, router=VerifyingRouter(trust={"small": 0.9})) as gateway,
     ):
         gateway.router.p_no_call = 0.95
-        response = ask_text(gateway)
+        body = BODY | {"stream": True}
+        response = gateway.http.post(CHAT, json=body, headers=VERIFIED)
         assert response.text == events
         assert response.headers["x-switchcraft-reason"] == "verified"
 

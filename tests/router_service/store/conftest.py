@@ -17,8 +17,8 @@ from router_service.store.backends import (
     RecordStore,
     SharedState,
     StoreLimits,
-    open_backend,
 )
+from router_service.store.opening import open_backend
 from router_service.store.parent_process import serve_workers
 from router_service.store.redis import COOL_DOWNS_KEY, POINTER_KEY, REJECTIONS_KEY
 

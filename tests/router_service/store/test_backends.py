@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.store.backends import Retention, StoreLimits, open_backend
+from router_service.store.backends import Retention, StoreLimits
+from router_service.store.opening import open_backend
 from router_service.store.records import EvidenceMark, FeedbackMark, UpstreamObject
 from tests.router_service.store.conftest import LIMITS, Replicas, Run
 from tests.serving import wait_for_async

@@ -18,9 +18,9 @@ from router_service.store.backends import (
     LimitDemand,
     LimitStore,
     fits,
-    open_backend,
 )
 from router_service.store.memory import MemoryLimits
+from router_service.store.opening import open_backend
 from router_service.store.parent_process import serve_workers
 from tests.clock import Clock
 from tests.router_service.store.conftest import LIMITS, Replicas, Run
