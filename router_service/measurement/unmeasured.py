@@ -101,14 +101,16 @@ def with_unmeasured(
         (accuracy, profiled[arm].cost_usd((pool | prices)[arm]))
         for arm, accuracy in reliable.items()
     )[1]
-    price_usd = float(f"{PRICE_OF_CORRECT * strongest_usd:.3g}")
+    price_usd, economy_usd, quality_usd = (
+        float(f"{times * strongest_usd:.3g}") for times in (PRICE_OF_CORRECT, ECONOMY, QUALITY)
+    )
     policies = {
         **{
             name: VERIFIED if is_verified(rule) else rule
             for name, rule in manifest.policies.items()
         },
-        "economy": str(Verified(ECONOMY * strongest_usd)),
-        "quality": str(Verified(QUALITY * strongest_usd)),
+        "economy": str(Verified(economy_usd)),
+        "quality": str(Verified(quality_usd)),
     }
     shares = (*verifier.reliabilities, *(each.accuracy.value for each in joined.values()))
     changed = manifest.model_copy(

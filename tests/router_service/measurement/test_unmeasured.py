@@ -91,3 +91,18 @@ def test_models_of_this_year_give_verified_answers(gateway: httpx.Client) -> Non
     assert record["candidates"][0]["arm"] == "cheap-2026"
     assert "estimates its accuracy by its price" in answer.headers["x-switchcraft-why"]
     assert answer.headers["x-switchcraft-policy"].startswith("verified=")
+
+
+def test_page_and_policies_name_such_models(gateway: httpx.Client) -> None:
+    """The page shows them, every named policy answers, and a goal has nothing to be compared with."""
+    card = gateway.get("/ui/api/artifact").json()
+    assert {arm["model"] for arm in card["arms"]} == {*PRICES}
+    assert gateway.post("/ui/api/explain", json=BODY).status_code == 200
+    for policy, status in (
+        ("economy", 200),
+        ("quality", 200),
+        ("fast", 200),
+        ("accuracy=best", 400),
+    ):
+        answer = gateway.post(CHAT, json=BODY | {"model": f"switchcraft:{policy}"})
+        assert answer.status_code == status, answer.text
