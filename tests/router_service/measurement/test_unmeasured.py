@@ -94,7 +94,7 @@ def test_models_of_this_year_give_verified_answers(gateway: httpx.Client) -> Non
 
 
 def test_page_and_policies_name_such_models(gateway: httpx.Client) -> None:
-    """The page shows them, every named policy answers, and a goal has nothing to be compared with."""
+    """The page shows them, named policies answer, and no goal can be compared."""
     card = gateway.get("/ui/api/artifact").json()
     assert {arm["model"] for arm in card["arms"]} == {*PRICES}
     assert gateway.post("/ui/api/explain", json=BODY).status_code == 200
