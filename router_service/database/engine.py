@@ -46,7 +46,7 @@ _MIGRATION_LOCK = 0x5357_4954_4348
 _WRITABLE = "the file and its folder must be writable for the gateway's user"
 _RESTORE = (
     "the file is damaged; restore a backup, or move the file away to begin without its keys, "
-    'budgets and usage (see "Back up and restore" in docs/operations.md)'
+    'budgets and usage (see "Back up and restore" in docs/database.md)'
 )
 _REMEDIES = {
     sqlite3.SQLITE_CORRUPT: _RESTORE,

@@ -2,7 +2,7 @@
 
     make test-agents
 
-installs them (1.1 GB) below `.venv/agents` and prints the table of docs/clients.md, whose blocks
+installs them (1.1 GB) below `.venv/agents` and prints a table. The blocks of docs/clients.md
 configure and start them. The model is scripted: it calls three tools, one after the other, and then
 says that it is done. The agents, their tools and the gateway are real.
 """
