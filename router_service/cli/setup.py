@@ -245,7 +245,6 @@ def setup(
         copy.unlink(missing_ok=True)
         print(f"{file} is as it was, except for what was changed since.")
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
     if original:
         _write(copy, original)
     _write(record, json.dumps(change))
@@ -391,13 +390,20 @@ def _record_of(file: Path) -> Path:
 
 
 def _read(file: Path) -> str:
-    return file.read_text(encoding="utf-8") if file.exists() else ""
+    try:
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(str(file), problem=f"cannot be read: {exc}") from exc
 
 
 def _write(file: Path, text: str) -> None:
     """Replace a file atomically; only its user can read it, because it may have a key."""
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    partial.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        partial.replace(file)
+    except OSError as exc:
+        raise ConfigError(str(file), problem=f"cannot be written: {exc.strerror}") from exc
