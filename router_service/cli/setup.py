@@ -33,7 +33,8 @@ Change: TypeAlias = dict[str, Any]
 
 TIMEOUT_S = 5.0
 OUTPUT_TOKENS = 32_000
-"""The longest answer that OpenCode asks for, whatever a model can."""
+"""The longest answer that OpenCode asks for, and that Claude Code asks a model for that it does not
+know. It asks Claude Opus 5.5 for 128,000 tokens, which few of a gateway's models can write."""
 
 OWN_SECTIONS: Final = frozenset({"switchcraft", "openai-compatible"})
 """Names of providers. `--undo` removes such a section as a whole if it did not exist before,
@@ -54,7 +55,8 @@ class Target:
     key: str | None
     key_variable: str | None
     window_tokens: int | None
-    output_tokens: int | None
+    output_tokens: int
+    """The longest answer to ask for."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def _claude_code(target: Target) -> Change:
         # The first one lowers the window of Claude's names, the second one sets that of others.
         env["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(target.window_tokens)
         env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.window_tokens)
+        env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(target.output_tokens)
     if target.key_variable:
         return {"env": env, "apiKeyHelper": f"printenv {target.key_variable}"}
     return {"env": env}
@@ -120,8 +123,7 @@ def _codex(target: Target) -> Change:
 def _opencode(target: Target) -> Change:
     model: Change = {"name": target.model}
     if target.window_tokens:
-        output_tokens = min(target.output_tokens or OUTPUT_TOKENS, OUTPUT_TOKENS)
-        model["limit"] = {"context": target.window_tokens, "output": output_tokens}
+        model["limit"] = {"context": target.window_tokens, "output": target.output_tokens}
     key = f"{{env:{target.key_variable}}}" if target.key_variable else target.key or "none"
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -281,7 +283,8 @@ def _ask_gateway(url: str, model: str, key: str | None, key_variable: str | None
             " gateway knows it.",
             file=sys.stderr,
         )
-    return Target(url, model, key, key_variable, window_tokens, card.get("max_tokens"))
+    output_tokens = min(card.get("max_tokens") or OUTPUT_TOKENS, OUTPUT_TOKENS)
+    return Target(url, model, key, key_variable, window_tokens, output_tokens)
 
 
 def _key_hint(variable: str | None) -> str:

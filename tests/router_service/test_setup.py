@@ -204,6 +204,7 @@ def test_limits_are_the_gateways(home: Path, gateway: str) -> None:
         "ANTHROPIC_AUTH_TOKEN": "none",
         "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "200000",
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "200000",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "32000",
     }
     assert files["codex"]["model_context_window"] == 200_000
     models = files["opencode"]["provider"]["switchcraft"]["models"]
