@@ -38,8 +38,8 @@ know. It asks Claude Opus 5.5 for 128,000 tokens, which few of a gateway's model
 
 OWN_SECTIONS: Final = frozenset({"switchcraft", "openai-compatible"})
 """Names of providers. `--undo` removes such a section as a whole if it did not exist before,
-because agents add keys to it that mean nothing without ours."""
-
+because agents add keys to it that mean nothing without ours. If its address was changed since, it
+stays as a whole."""
 
 KEPT: Final = "version"
 """`--undo` removes it only if nothing else is left, because Cline ignores a file without it."""
@@ -234,15 +234,16 @@ def setup(
         text = _format(file, document, original)
     if text == current:
         print(f"{file} needs no change.")
-        return
-    _show(file, current, text, key)
-    if print_ or not (yes or _is_wanted()):
+    else:
+        _show(file, current, text, key)
+    is_done = text == current and not undo
+    if print_ or is_done or not (yes or _is_wanted()):
         return
     if undo:
         if text:
             _write(file, text)
         else:
-            file.unlink()
+            file.unlink(missing_ok=True)
         record.unlink()
         copy.unlink(missing_ok=True)
         print(f"{file} is as it was, except for what was changed since.")
@@ -312,8 +313,12 @@ def _revert(
     for name, value in change.items():
         part = document.get(name)
         if isinstance(value, dict) and isinstance(part, MutableMapping):
+            if name in OWN_SECTIONS and name not in original:
+                if _addresses(part) == _addresses(value):
+                    del document[name]
+                continue
             _revert(part, value, original.get(name) or {})
-            if name not in original and (not part or name in OWN_SECTIONS):
+            if name not in original and not part:
                 del document[name]
         elif part == value and name in original:
             document[name] = original[name]
@@ -321,9 +326,13 @@ def _revert(
             del document[name]
 
 
+def _addresses(section: Mapping[str, Any]) -> list[str]:
+    return re.findall(r'https?://[^"]*', json.dumps(section))
+
+
 def _without_setup(file: Path, current: str, change: Change) -> str:
     """Return the text of a file without what an earlier call has set."""
-    if not _record_of(file).exists():
+    if not current or not _record_of(file).exists():
         return current
     before = _read(_copy_of(file))
     original, document = _parse(file, before, change), _parse(file, current, change)

@@ -182,6 +182,31 @@ def test_undo_leaves_later_edits(
         assert 'command = "y" # changed\n' in file.read_text()
 
 
+@pytest.mark.parametrize("client", FILES)
+def test_undo_forgets_what_a_user_has_taken_back(home: Path, client: str) -> None:
+    """A deleted file stays deleted, a file that was restored by hand stays, and no copy remains."""
+    file = write(home, client)
+    for text in (None, SETTINGS[client]):
+        assert setup(client) == 0
+        file.unlink()
+        if text is not None:
+            file.write_text(text)
+        assert setup(client, "--undo") == 0
+        assert [*file.parent.iterdir()] == ([] if text is None else [file])
+
+
+@pytest.mark.parametrize("client", ["codex", "opencode", "cline"])
+def test_undo_leaves_a_provider_with_another_address(home: Path, client: str) -> None:
+    """A provider that the user has pointed elsewhere stays whole, although setup has made it."""
+    assert setup(client) == 0
+    file = home / FILES[client]
+    file.write_text(file.read_text().replace(CLOSED, "http://elsewhere"))
+    (name,) = {"model_providers", "provider", "providers"} & read(file).keys()
+    changed = read(file)[name]
+    assert setup(client, "--undo") == 0
+    assert read(file)[name] == changed
+
+
 def test_undo_removes_what_the_agent_adds_to_the_section(home: Path) -> None:
     """No part of a provider stays that only setup has added, and Cline's file keeps its version."""
     assert setup("cline") == 0
