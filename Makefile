@@ -92,7 +92,7 @@ test-lowest: $(VENV)/.dev
 		> "$$($(LOWEST)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tools.pth"
 	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(LOWEST)/bin/python -m pytest -p no:schemathesis -m "not slow" $(PARALLEL) tests/router_service
 
-## test-agents: Claude Code, Codex CLI and OpenCode with scripted models; needs npm and downloads 1.1 GB
+## test-agents: Claude Code, Codex CLI, OpenCode and Cline with scripted models; needs npm and downloads 1.6 GB
 test-agents: $(VENV)/agents/.installed
 	$(BIN)/python -m tests.agents $(VENV)/agents/node_modules/.bin
 

@@ -1,10 +1,11 @@
-"""Claude Code, Codex CLI and OpenCode complete a task through the gateway, with each upstream API.
+"""Claude Code, Codex CLI, OpenCode and Cline complete a task through the gateway.
 
     make test-agents
 
-installs them (1.1 GB) below `.venv/agents` and prints a table. The blocks of docs/clients.md
-configure and start them. The model is scripted: it calls three tools, one after the other, and then
-says that it is done. The agents, their tools and the gateway are real.
+installs them (1.6 GB) below `.venv/agents` and prints a table. `switchcraft setup` configures them
+for an upstream with each API, and then the blocks of docs/clients.md, which has none for Cline. The
+model is scripted: it calls three tools, one after the other, and then says that it is done. The
+agents, their tools and the gateway are real.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class Agent:
     """A coding agent: how to start it, and the calls with which it does the task."""
 
     name: str
-    program: str
+    client: str
+    """Its name for `switchcraft setup`."""
+    command: str
+    """The program and what its command line begins with."""
     options: str
     """Further options of the page's command: what the program may do, and that it prints JSON."""
     configuration: tuple[str, str] | None
@@ -76,6 +80,27 @@ class Agent:
     usage: Callable[[str], tuple[str, int, int]]
     """The last text, and the tokens, that the agent's output states."""
 
+    @property
+    def program(self) -> str:
+        """The file of the program."""
+        return self.command.split()[0]
+
+    @property
+    def task(self) -> str:
+        """The options and the task at the end of the command line."""
+        return f"{self.options} {shlex.quote(TASK)}"
+
+    def set_up(self, url: str, environment: Mapping[str, str]) -> str:
+        """Let `switchcraft setup` configure the agent, and return the script that starts it."""
+        setup = ["setup", self.client, "--url", url, "--key", "KEY", "--yes"]
+        subprocess.run(
+            [sys.executable, "-m", "router_service.cli", *setup],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        return f"{self.command} {self.task}"
+
     def prepare(self, url: str, home: Path) -> str:
         """Write the configuration, and return the script that starts the agent.
 
@@ -85,14 +110,13 @@ class Agent:
         if self.configuration is not None:
             language, file = self.configuration
             (block,) = (block for block in blocks if block.language == language)
-            (home / file).parent.mkdir(parents=True)
+            (home / file).parent.mkdir(parents=True, exist_ok=True)
             (home / file).write_text(block.text.replace(ADDRESS, url))
         (block,) = (block for block in blocks if block.is_shell)
-        command = rf'^({self.program} \S+) "[^"]*"$'
+        command = rf'^({self.command}) "[^"]*"$'
         assert re.search(command, block.text, re.MULTILINE), block
-        started = f"{self.options} {shlex.quote(TASK)}"
         script = re.sub(
-            command, lambda found: f"{found[1]} {started}", block.text, flags=re.MULTILINE
+            command, lambda found: f"{found[1]} {self.task}", block.text, flags=re.MULTILINE
         )
         return script.replace(ADDRESS, url)
 
@@ -185,10 +209,38 @@ def _opencode_usage(output: str) -> tuple[str, int, int]:
     return text, read, sum(each["output"] + each["reasoning"] for each in tokens)
 
 
+def _cline_environment(home: Path) -> dict[str, str]:
+    return {
+        "CLINE_DIR": str(home / ".cline"),
+        "CLINE_NO_AUTO_UPDATE": "1",
+        "CLINE_SESSION_BACKEND_MODE": "local",  # without a process that outlives the task
+    }
+
+
+def _cline_calls(folder: Path) -> list[ToolUse]:
+    inputs: list[tuple[str, dict[str, Any]]] = [
+        ("read_files", {"files": [{"path": str(folder / "numbers.txt")}]}),
+        ("run_commands", {"commands": [SORT]}),
+        ("editor", {"path": str(folder / "answer.md"), "new_text": ANSWER}),
+    ]
+    return [
+        ToolUse(f"call_{number}", name, json.dumps(arguments))
+        for number, (name, arguments) in enumerate(inputs)
+    ]
+
+
+def _cline_usage(output: str) -> tuple[str, int, int]:
+    events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    result = next(event for event in events if event["type"] == "run_result")
+    usage = result["usage"]
+    return result["text"], usage["inputTokens"], usage["outputTokens"]
+
+
 AGENTS = (
     Agent(
         "Claude Code",
-        "claude",
+        "claude-code",
+        "claude -p",
         "--output-format json --allowedTools Bash,Read,Write --",
         None,
         _claude_environment,
@@ -198,6 +250,7 @@ AGENTS = (
     Agent(
         "Codex CLI",
         "codex",
+        "codex exec",
         "--json --skip-git-repo-check --sandbox danger-full-access",
         ("toml", ".codex/config.toml"),
         _codex_environment,
@@ -207,17 +260,24 @@ AGENTS = (
     Agent(
         "OpenCode",
         "opencode",
+        "opencode run",
         "--format json",
         ("json", ".config/opencode/opencode.json"),
         _opencode_environment,
         _opencode_calls,
         _opencode_usage,
     ),
+    Agent(
+        "Cline", "cline", "cline", "--json", None, _cline_environment, _cline_calls, _cline_usage
+    ),
 )
 
 
-def run(agent: Agent, programs: Path, dialect: Api) -> Figures:
-    """Let an agent do the task with an upstream that has one API; raise AssertionError."""
+def run(agent: Agent, programs: Path, dialect: Api, *, by_page: bool) -> Figures:
+    """Let an agent do the task with an upstream that has one API; raise AssertionError.
+
+    The page or `switchcraft setup` configures the agent.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder, home = Path(temporary, "task"), Path(temporary, "home")
         folder.mkdir()
@@ -242,14 +302,15 @@ def run(agent: Agent, programs: Path, dialect: Api) -> Figures:
         with served(provider) as upstream:
             models = dict.fromkeys(ARMS, deployment(upstream, dialect))
             with gateway(models) as url:
-                script = agent.prepare(url, home)
                 path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-                environment = {"HOME": str(home), "PATH": path, **agent.environment(home)}
+                own = {"HOME": str(home), "PATH": path, **agent.environment(home)}
+                environment = {**inherited(), **own}
+                script = agent.prepare(url, home) if by_page else agent.set_up(url, environment)
                 started = time.monotonic()
                 done = subprocess.run(
                     ["bash", "-euc", script],
                     cwd=folder,
-                    env={**inherited(), **environment},
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -272,32 +333,37 @@ def run(agent: Agent, programs: Path, dialect: Api) -> Figures:
 
 def inherited() -> Mapping[str, str]:
     """Return the environment without keys and settings of agents that are used on this machine."""
-    prefixes = ("ANTHROPIC_", "CLAUDE", "CODEX_", "OPENAI_", "OPENCODE_")
+    prefixes = ("ANTHROPIC_", "CLAUDE", "CLINE_", "CODEX_", "OPENAI_", "OPENCODE_")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
 def main() -> int:
     """Run all agents; print the table; return 1 if one has failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("programs", type=Path, help="folder of `claude`, `codex` and `opencode`")
+    parser.add_argument(
+        "programs", type=Path, help="folder of `claude`, `codex`, `opencode` and `cline`"
+    )
     programs = parser.parse_args().programs.resolve()
-    print("| agent | upstream's API | requests | tool calls | seconds | input | output tokens |")
-    print("|---|---|--:|--:|--:|--:|--:|")
+    print("| agent | set up by | upstream's API | requests | calls | seconds | input | output |")
+    print("|---|---|---|--:|--:|--:|--:|--:|")
     failed = False
     for agent in AGENTS:
         version = subprocess.run(
             [programs / agent.program, "--version"], capture_output=True, text=True, check=True
         ).stdout.split()
         number = next(word for word in version if word[0].isdigit())
-        for dialect in APIS:
+        for dialect, by_page in [*((each, False) for each in APIS), (apis.MESSAGES, True)]:
+            if by_page and agent.client == "cline":
+                continue
+            way = "the page" if by_page else "the command"
             try:
-                figures = run(agent, programs, dialect)
+                figures = run(agent, programs, dialect, by_page=by_page)
             except AssertionError as exc:
                 failed = True
-                print(f"{agent.name} with {dialect}: {exc}", file=sys.stderr)
+                print(f"{agent.name} by {way} with {dialect}: {exc}", file=sys.stderr)
                 continue
             print(
-                f"| {agent.name} {number} | {NAMES[dialect]} | {figures.requests} |"
+                f"| {agent.name} {number} | {way} | {NAMES[dialect]} | {figures.requests} |"
                 f" {figures.calls} | {figures.seconds:.1f} | {figures.input_tokens:,} |"
                 f" {figures.output_tokens:,} |",
                 flush=True,
