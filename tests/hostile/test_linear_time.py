@@ -55,7 +55,7 @@ JOINED = (
 )
 """Neighbours that become parts of one message in another API."""
 JOINED_EVENTS = (
-    (apis.CHAT, "[8] content"),
+    (apis.CHAT, "[1] content"),
     (apis.CHAT, "in groups"),
 )
 """Events that add to a part, or to a list, that is looked at with each of them."""

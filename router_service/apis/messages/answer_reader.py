@@ -80,7 +80,8 @@ class MessagesRecord(AnswerRecord):
             return
         elif kind == "text_delta":
             self.add_text(delta.get("text"))
-        elif kind == "input_json_delta" and index in self.calls:  # else of a provider's tool
+        elif kind == "input_json_delta" and isinstance(index, int) and index in self.calls:
+            # other deltas are of a provider's tool
             self.calls[index].arguments.write(self.count(delta.get("partial_json")))
 
     def text_of(self, value: Json) -> str | None:

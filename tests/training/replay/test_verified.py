@@ -295,28 +295,28 @@ def test_verdict_does_not_judge_other_candidates(world: World, judged: Replayed)
 
 
 def test_table_shows_coverage_and_marks_what_is_predicted(
-    chosen: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checked: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table has the covered part, marks DR, and gives costs as lower bounds."""
     options = [
         "--artifact",
         str(SHIPPED),
         "--policy",
-        chosen.lower,
+        checked.lower,
         "--out",
         str(tmp_path),
     ]
-    assert main(["replay", str(chosen.log.path), *options]) == 0
+    assert main(["replay", str(checked.log.path), *options]) == 0
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "replay.json").read_bytes())
-    coverage = found["accuracy"]["policies"][chosen.lower]["coverage"]
+    coverage = found["accuracy"]["policies"][checked.lower]["coverage"]
     row = next(line for line in printed.splitlines() if " coverage " in line)
     assert row.split()[-2:] == [f"{coverage:.1%}"] * 2
     assert "covered part" in printed
     assert printed.count("≥ ") == 4, (
         "in each table: of the first the regret too, of the second the seconds"
     )
-    assert f"* {chosen.lower}: the log has all answers that this policy asks for" in printed
+    assert f"* {checked.lower}: the log has all answers that this policy asks for" in printed
 
 
 @pytest.fixture(scope="module")
