@@ -166,7 +166,7 @@ class ArtifactCard(BaseModel):
             metrics=manifest.metrics,
             estimated_arms=manifest.estimated_arms,
             arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
-            known_arms=len(manifest.arms),
+            known_arms=len(manifest.measured_arms),
             has_held_out=HELD_OUT in manifest.files,
             unrouted=mapping.unrouted,
             knowledge=str(manifest.knowledge) if manifest.knowledge else None,

@@ -245,7 +245,9 @@ function frontier(card) {
       h(
         "p",
         { class: "notice" },
-        "Verified answers have no figures here. This router has figures of them only for all of its models at the prices that it was trained with.",
+        card.arms.some((arm) => arm.basis === "estimated")
+          ? "Verified answers have no figures here, because not all of these models are measured. The other figures are those of the measured ones."
+          : "Verified answers have no figures here. This router has figures of them only for all of its models at the prices that it was trained with.",
       ),
     h("details", {}, h("summary", {}, `All ${all} measured policies`), policies(card)),
   );
@@ -330,7 +332,7 @@ function arms(card) {
     count(Math.round(arm.profile.input_tokens)),
     count(Math.round(arm.profile.output_tokens)),
     arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "",
-    count(arm.profile.n),
+    arm.basis === "estimated" ? "none: estimated" : count(arm.profile.n),
   ]);
   return table(
     "Models by rising cost",
