@@ -66,7 +66,7 @@ class Client:
     home: tuple[str, str]
     """The variable with the folder of its settings, and the usual folder below the user's home."""
     files: tuple[str, ...]
-    """The settings in that folder; the first one is created if there is none."""
+    """Names of the settings files in that folder. If none exists, the first one is created."""
     change: Callable[[Target], Change]
 
     @property

@@ -8,8 +8,8 @@ exists needs measured answers, so that such a model takes part in verified answe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,6 +47,34 @@ def can_join(artifact: Artifact, price: Price | None) -> bool:
     return is_priced and verifier is not None and verifier.unfamiliar is not None
 
 
+@dataclass(frozen=True, slots=True)
+class _AccuracyByCost:
+    """Accuracy as a line over the logarithm of the expected cost, which does not fall.
+
+    No estimate is outside of the range of the accuracies that the line was fitted to.
+    """
+
+    slope: float
+    start: float
+    least: float
+    most: float
+    stderr: float
+    """Standard deviation of the accuracies around the line."""
+
+    @classmethod
+    def fit(cls, costs_usd: Sequence[float], accuracies: Sequence[float]) -> _AccuracyByCost:
+        """Fit the line to models; with fewer than three, it is level."""
+        logs, values = np.log(costs_usd), np.array(accuracies)
+        slope = max(0.0, float(np.polyfit(logs, values, 1)[0])) if len(values) > 2 else 0.0
+        start = float(values.mean() - slope * logs.mean())
+        stderr = float(np.std(values - slope * logs - start))
+        return cls(slope, start, float(values.min()), float(values.max()), stderr)
+
+    def at(self, cost_usd: float) -> float:
+        """Return the estimated accuracy of a model with this expected cost."""
+        return min(max(self.start + self.slope * math.log(cost_usd), self.least), self.most)
+
+
 def with_unmeasured(
     artifact: Artifact,
     prices: Mapping[str, Price],
@@ -56,41 +84,33 @@ def with_unmeasured(
     """Return the artifact with further arms, of which no answer is known.
 
     `prices` are those of the models, whose names become the names of the arms, and `pool` those of
-    the measured arms beside them. An arm is assumed to
-    need as many tokens and as much time as the measured arms do on average, and to be right as
-    often as these are at its price: the accuracies are a line over the logarithm of the expected
-    cost, and no estimate is outside of their range. `last_resort` is the model that the operator
-    trusts most. `can_join` holds for each price.
+    the measured arms beside them. An arm is assumed to need as many tokens and as much time as the
+    measured arms do on average, and to be right as often as these are at its cost. `last_resort` is
+    the model that the operator trusts most. `can_join` holds for each price.
     """
-    pool, prices = dict(pool), dict(prices)
-    manifest, measured = artifact.manifest, single_accuracies(artifact)
+    manifest = artifact.manifest
+    measured = {arm: each.value for arm, each in single_accuracies(artifact).items()}
+    rates = measured or manifest.base_rates
+    costs_usd = [manifest.profile[arm].cost_usd() for arm in rates]
+    line = _AccuracyByCost.fit(costs_usd, [*rates.values()])
     profiles = [manifest.profile[arm] for arm in manifest.arms]
     n = min(each.n for each in profiles)
     tokens = {
         name: float(np.mean([getattr(each, name) for each in profiles]))
         for name in ("input_tokens", "output_tokens", "seconds")
     }
-    known = {arm: measured[arm].value for arm in manifest.arms if arm in measured}
-    rates = known or manifest.base_rates
-    costs = np.log([manifest.profile[arm].cost_usd() for arm in rates])
-    accuracies = np.array([*rates.values()])
-    slope, start = np.polyfit(costs, accuracies, 1) if len(rates) > 2 else (0.0, accuracies.mean())
-    slope = max(0.0, float(slope))
-    start = float(accuracies.mean() - slope * costs.mean())
-    stderr = float(np.std(accuracies - slope * costs - start))
     joined: dict[str, Onboarding] = {}
     profile: dict[str, ArmProfile] = {}
     for name, price in prices.items():
         profile[name] = ArmProfile(**tokens, price=price, n=n)
-        estimate = start + slope * math.log(profile[name].cost_usd())
-        estimate = float(np.clip(estimate, accuracies.min(), accuracies.max()))
+        estimate = line.at(profile[name].cost_usd())
         if name == last_resort:
-            estimate = min(MOST, max(estimate, float(accuracies.max())) + stderr)
+            estimate = min(MOST, line.most + line.stderr)
         joined[name] = Onboarding(
             answers=0,
             models=len(rates),
-            accuracy=Measure(value=estimate, stderr=stderr, n=n),
-            probability_stderr=stderr,
+            accuracy=Measure(value=estimate, stderr=line.stderr, n=n),
+            probability_stderr=line.stderr,
         )
     verifier = manifest.verifier
     assert verifier is not None  # noqa: S101 - for types; `can_join` holds
@@ -98,7 +118,7 @@ def with_unmeasured(
     reliable = {arm: rates[arm] for arm in pool if arm in rates}
     reliable |= {arm: facts.accuracy.value for arm, facts in joined.items()}
     strongest_usd = max(
-        (accuracy, profiled[arm].cost_usd((pool | prices)[arm]))
+        (accuracy, profiled[arm].cost_usd({**pool, **prices}[arm]))
         for arm, accuracy in reliable.items()
     )[1]
     price_usd, economy_usd, quality_usd = (

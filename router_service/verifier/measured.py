@@ -1,4 +1,4 @@
-"""Which requests the verifier of unfamiliar requests was measured with, and which are far off."""
+"""The kinds of requests with which the verifier of unfamiliar requests was measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LETTERS = 2_000
 
 
 class MeasuredRequests(BaseModel):
-    """What requests may have to be like those that a verifier was measured with."""
+    """Limits of the requests with which a verifier was measured; all others are far off."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,9 +24,9 @@ class MeasuredRequests(BaseModel):
     )
 
     def include(self, conversation: Conversation) -> bool:
-        """Return whether a request is like them: its script, its tools, and no attachments.
+        """Return whether a request is within the limits, and has no attachments.
 
-        A request without a word of the user is not.
+        A request whose user has written no word is not.
         """
         latest = conversation.deciding_turn
         script = None if latest is None else script_of(conversation.turns[latest].text)

@@ -295,7 +295,7 @@ def test_keys_from_a_variable(home: Path, capsys: pytest.CaptureFixture[str]) ->
     [["--url", "127.0.0.1:8080"], ["--key-env", "a;b"], ["--key", "a", "--key-env", "B"]],
 )
 def test_mistaken_options_are_refused(home: Path, options: list[str]) -> None:
-    """An address without a scheme, a variable that is none, and two keys are mistakes."""
+    """The address has no scheme, the variable has an invalid name, or there are two keys."""
     with pytest.raises(SystemExit) as exited:
         main(["setup", "codex", "--yes", *options])
     assert exited.value.code == 2
