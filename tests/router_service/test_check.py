@@ -13,6 +13,7 @@ from router_service.check import Finding, Status, check
 from router_service.cli import main
 from tests.postgresql import PostgreSQLServer
 from tests.sandbox import run_in_thread
+from tests.serving import scripted
 
 MANIFEST = read_manifest(SHIPPED / "manifest.json")
 ARM = MANIFEST.arms[0]
@@ -119,3 +120,19 @@ def test_mistakes_and_ignored_settings_are_listed(tmp_path: Path) -> None:
     notes = [finding.detail for finding in check(path) if finding.status is Status.NOTE]
     assert any("litellm_settings.max_budget: it is not enforced; give" in note for note in notes)
     assert any("no key is configured" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (401, "Check api_key: the server does not accept it"),
+        (404, "Check the model's name at the provider"),
+    ],
+)
+def test_failed_deployment_says_what_to_do(tmp_path: Path, status: int, advice: str) -> None:
+    """A refused key and an unknown model each have their own advice."""
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
+    with scripted(f"{head}connection: close\r\n\r\n{{}}".encode()) as url:
+        findings = found(config(tmp_path, url), asks=True)
+    [detail] = [each.detail for name, each in findings.items() if name.startswith("m (")]
+    assert advice in detail
