@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 
 from router_service.access.accounts import Accounts
 from router_service.access.key import BudgetPeriod
-from router_service.access.specs import BudgetSpec, KeyChange, NewKey
+from router_service.access.specs import BudgetSpec, NewKey
 from router_service.core.keys import new_key
 from router_service.core.money import NANO, to_nusd
 from router_service.database.engine import Database
@@ -178,9 +178,9 @@ def check(found: Replicas) -> None:
     mean_usd = sum(found.logged_usd(OTHER).values()) / BODIES
 
     limit_usd = mean_usd * REQUESTS / 2
-    secret = found.accounts.create_key(NewKey(name=LOAD)).secret
+    # The key has its budget from the start: `wait_until_valid` waits for the key, not for a change.
     budget = BudgetSpec(usd=limit_usd, period=BudgetPeriod.MONTH)
-    found.accounts.change_key(LOAD, KeyChange(budget=budget))
+    secret = found.accounts.create_key(NewKey(name=LOAD, budget=budget)).secret
     wait_until_valid(found, secret)
     answered, refused = asyncio.run(send_all(urls, secret, bodies(REQUESTS)))
     wait_until(lambda: len(found.logged_usd(LOAD)) == len(answered), "the costs are logged")
