@@ -174,6 +174,33 @@ def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
     expect(rows).to_have_attribute("data-id", busy.routed_a)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_filter_chosen_while_a_dialog_closes_is_kept(tab: Page, busy: Busy, when: str) -> None:
+    """The step back that removes a closed dialog from the address does not undo a filter."""
+    sign_in(tab, ADMIN)
+    tab.goto("/ui#live?key=team-b")
+    rows = tab.locator("#log tbody tr")
+    expect(rows).to_have_attribute("data-id", busy.routed_b)
+    rows.get_by_role("button").click()
+    dialog = tab.get_by_role("dialog")
+    expect(dialog.locator(".explanation")).to_contain_text("90%")
+    # The page's own listener for `close` begins the step.
+    tab.evaluate(
+        """when => {
+          const dialog = document.querySelector("dialog[open]");
+          const select = document.querySelector("#live-key");
+          const choose = () => { select.value = ""; select.dispatchEvent(new Event("change")); };
+          if (when === "after") dialog.addEventListener("close", choose, { once: true });
+          dialog.close();
+          if (when === "before") choose();
+        }""",
+        when,
+    )
+    expect(tab).to_have_url(re.compile("#live$"))
+    expect(rows).to_have_count(3)
+    expect(tab.get_by_label("Key", exact=True)).to_have_value("")
+
+
 @pytest.fixture(scope="module")
 def crowded(
     sandbox: Sandbox, shipped: Router, tmp_path_factory: pytest.TempPathFactory

@@ -6,9 +6,17 @@
 
 const DIALOG = "open";
 
-/** Settled once no step back is pending; null if none is.
- * @type {Promise<unknown> | null} */
+/** The pending step back, and the address that it leads to; null if none is pending.
+ * @type {{address: string, done: Promise<void>, settle: () => void} | null} */
 let back = null;
+
+// This module is loaded before the page listens, so the address is complete when the page follows it.
+addEventListener("popstate", () => {
+  if (back === null) return;
+  history.replaceState(history.state, "", back.address);
+  back.settle();
+  back = null;
+});
 
 /** @returns {Address} */
 export function readAddress() {
@@ -28,6 +36,7 @@ export function addressOf(view, filters) {
 export function keepFilters(view, filters) {
   const { view: shown, dialog } = readAddress();
   if (shown !== view) return;
+  if (back !== null) back.address = addressOf(view, filters);
   const all = dialog === null ? filters : { ...filters, [DIALOG]: dialog };
   history.replaceState(history.state, "", addressOf(view, all));
 }
@@ -35,7 +44,7 @@ export function keepFilters(view, filters) {
 /** Names the dialog that opens, as a step that Back undoes.
  * @param {string} name */
 export async function enterDialog(name) {
-  await back;
+  await back?.done;
   const { view, filters, dialog } = readAddress();
   if (dialog === name) return;
   const address = addressOf(view, { ...filters, [DIALOG]: name });
@@ -44,8 +53,8 @@ export async function enterDialog(name) {
   else history.replaceState(history.state, "", address);
 }
 
-/** Removes the dialog that is closed. A dialog that was opened by its address, such as a link, has
- * no step back. */
+/** Removes the dialog that is closed, and keeps filters that were chosen since it was opened. A
+ * dialog that was opened by its address, such as a link, has no step back. */
 export function leaveDialog() {
   const { view, filters, dialog } = readAddress();
   if (dialog === null || back !== null) return;
@@ -53,10 +62,11 @@ export function leaveDialog() {
     history.replaceState(null, "", addressOf(view, filters));
     return;
   }
-  back = new Promise((resolve) => addEventListener("popstate", resolve, { once: true }));
-  back.then(() => {
-    back = null;
+  let settle = () => {};
+  const done = new Promise((/** @type {(value: void) => void} */ resolve) => {
+    settle = resolve;
   });
+  back = { address: addressOf(view, filters), done, settle };
   history.back();
 }
 
