@@ -6,7 +6,7 @@ log, the decision store and the decision log. A record has no part of the reques
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
@@ -199,7 +199,11 @@ class Record:
     """All answers that models were asked for, in this order."""
     tries: tuple[AttemptResult, ...] = ()
     """All requests to deployments."""
-    stages: tuple[Stage, ...] = ()
+    stages: Sequence[Stage] = ()
+    decision_s: float = 0.0
+    """Duration of the stages without the body's."""
+    is_late: bool = False
+    """Whether the decision took longer than the latency budget."""
     why: str | None = None
     """Why the model answered, in one sentence; None if the reason says everything."""
     fallback_from: str | None = None

@@ -71,7 +71,9 @@ def _body_of(spec: type[BaseModel], example: Document) -> Document:
 
 async def _read(request: Request, spec: type[S]) -> S:
     """Return the body of a request; raises InvalidRequestError, which names the field."""
-    body = await read_body(request, gateway_of(request).server, MAX_BODY_BYTES)
+    body = await read_body(
+        call_of(request), request.receive, gateway_of(request).server, MAX_BODY_BYTES
+    )
     decode_object(body)  # refuses what pydantic accepts: NaN, and fields that are repeated
     try:
         return spec.model_validate_json(body, strict=True)

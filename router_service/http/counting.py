@@ -92,11 +92,11 @@ class CountedTokens(Response):
         gateway = gateway_of(request)
         async with gateway.engine as engine:
             try:
-                call.deadline_s = read_deadline(request)
-                body = await read_body(request, gateway.server)
-                await admit(request, endpoint.path, len(body), reports_tokens=False)
-                viewer = engine.viewer(call.key)
-                if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
+                call.deadline_s = read_deadline(call)
+                body = await read_body(call, receive, gateway.server)
+                await admit(gateway, call, endpoint.path, len(body), reports_tokens=False)
+                viewer = engine.access_to_check(call.key, endpoint, body)
+                if viewer is not None:
                     fields = await read_by(decode_object, request, body)
                     await gateway.ownership.check_references(viewer, find_references(fields))
                 call.request = await read_by(self._read, request, body)

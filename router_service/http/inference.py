@@ -30,7 +30,6 @@ from router_service.http.schemas import (
     routed_request,
 )
 from router_service.http.transfer import (
-    VERIFIED_GOALS_HEADER,
     ClientWatch,
     admit,
     call_of,
@@ -38,22 +37,22 @@ from router_service.http.transfer import (
     part_writer_of,
     read_body,
     read_deadline,
-    read_limits,
-    read_verified_goals,
     reserve,
     upstream_path,
 )
-from router_service.requests.call import Ending
+from router_service.requests.call import Call, Ending
 from router_service.requests.deciding import plan_request
+from router_service.requests.limits import Drain
 from router_service.requests.parsing import (
     Endpoint,
     read_session_header,
     unrouted,
 )
-from router_service.requests.planning import POLICY_HEADER, Plan, PolicyHeaders
+from router_service.requests.planning import Plan
+from router_service.requests.policy_headers import PolicyHeaders
 from router_service.requests.verification import check_limits
 from router_service.runtime.engine import Engine
-from router_service.verifier.steps import VerificationLimits
+from router_service.runtime.gateway import Gateway
 
 BETA = "beta=true"
 """Query of the Anthropic client's beta requests."""
@@ -136,14 +135,13 @@ class RoutedAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, from its body to its decision record."""
-        request, call = self._request, call_of(self._request)
-        gateway = gateway_of(request)
+        call, gateway = call_of(self._request), gateway_of(self._request)
         # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
         try:
             async with gateway.engine as engine:
                 with ClientWatch(receive) as watch:
                     try:
-                        limits = await self._plan(engine, watch)
+                        await self._plan(call, gateway, engine, watch)
                     except SwitchcraftError as exc:
                         await refuse(gateway, scope, exc)(scope, receive, send)
                         return
@@ -155,14 +153,14 @@ class RoutedAnswer(Response):
                         raise
                     relay = AnswerRelay(call, gateway, engine.attempts, send, part_writer_of(scope))
                     try:
-                        if limits is None:
+                        if call.plan.verified is None:
                             await relay.run()
                         else:
                             keep_alive_s = engine.settings.router.verification.keep_alive_s
-                            await relay_verified(relay, limits, keep_alive_s)
+                            await relay_verified(relay, call.limits, keep_alive_s)
                     except (Exception, asyncio.CancelledError) as exc:
                         if not watch.has_left:
-                            self._note_failure(exc)
+                            _note_failure(call, gateway.drain, exc)
                         raise
                     finally:
                         gateway.recorder.answered(call)
@@ -170,70 +168,52 @@ class RoutedAnswer(Response):
             if not call.is_logged:
                 gateway.recorder.ended(call, CLIENT_LEFT)
 
-    async def _plan(self, engine: Engine, watch: ClientWatch) -> VerificationLimits | None:
-        """Read, admit and plan the request; return the limits if its answer is verified.
+    async def _plan(self, call: Call, gateway: Gateway, engine: Engine, watch: ClientWatch) -> None:
+        """Read, admit and plan the request.
 
         Raises SwitchcraftError, and ClientDisconnect if the client leaves.
         """
-        request, call = self._request, call_of(self._request)
-        gateway, verification = gateway_of(request), engine.settings.router.verification
+        verification = engine.settings.router.verification
         with call.trace.decision_span():
-            call.deadline_s = read_deadline(request)
+            call.deadline_s = read_deadline(call)
             timer = Timer(time.perf_counter)
-            body = await read_body(request, gateway.server)
+            body = await read_body(call, self._request.receive, gateway.server)
             watch.begin()
             timer.end(StageName.BODY)
-            grant = await admit(request, self._endpoint.path, len(body))
-            limits = read_limits(call.headers, verification)
+            grant = await admit(gateway, call, self._endpoint.path, len(body))
+            headers = PolicyHeaders(call.headers, verification, call.key, grant.allowance)
+            planned_s, session = time.perf_counter(), read_session_header(call.headers)
             plan = await plan_request(
-                gateway,
-                engine,
-                self._endpoint,
-                body,
-                headers=PolicyHeaders(
-                    call.headers.get(POLICY_HEADER),
-                    verified_goals=read_verified_goals(call.headers, verification, limits),
-                    verified_budget=call.headers.get(VERIFIED_GOALS_HEADER) == "true",
-                    key=call.key,
-                    allowance=grant.allowance,
-                    user_agent=call.headers.get("user-agent", ""),
-                ),
-                session=read_session_header(call.headers),
-                timer=timer,
+                gateway, engine, self._endpoint, body, headers=headers, session=session, timer=timer
             )
-            call.stages = timer.stages
+            call.stages, call.decision_s = timer.stages, time.perf_counter() - planned_s
+            call.is_late = call.decision_s > engine.settings.router.latency_budget_s
             if plan.verified is not None:
-                check_limits(plan, limits)
+                call.limits = headers.limits
+                check_limits(plan, call.limits)
             if grant.reserves:
-                limits = await _within_budget(request, plan, limits)
-        call.translation = plan.request.translation
-        if call.translation is not None:
-            run = partial(gateway.decisions.run, call.key.name, len(body))
-            call.translation.reserve_memory, call.translation.run_in_thread = call.hold_memory, run
-        call.query = BETA if request.scope["query_string"] == BETA.encode() else ""
-        call.begin(plan)
-        return None if plan.verified is None else limits
-
-    def _note_failure(self, exc: BaseException) -> None:
-        """Note that the gateway failed to answer, or that its shutdown ended the request."""
-        call, drain = call_of(self._request), gateway_of(self._request).drain
-        error = exc if isinstance(exc, Exception) else drain.cut_off_error()
-        if error is not None and not call.was_cut_off:  # else the answer has its ending
-            call.was_cut_off = error is not exc
-            call.end(status_of(error), Ending.FAILED)
+                await _within_budget(gateway, call, plan)
+        call.query = BETA if self._request.scope["query_string"] == BETA.encode() else ""
+        run = partial(gateway.decisions.run, call.key.name, len(body))
+        call.begin(plan, run)
 
 
-async def _within_budget(
-    request: Request, plan: Plan, limits: VerificationLimits
-) -> VerificationLimits:
-    """Reserve the cost of a plan, change it to what the budget allows, and return its limits."""
+def _note_failure(call: Call, drain: Drain, exc: BaseException) -> None:
+    """Note that the gateway failed to answer, or that its shutdown ended the request."""
+    error = exc if isinstance(exc, Exception) else drain.cut_off_error()
+    if error is not None and not call.was_cut_off:  # else the answer has its ending
+        call.was_cut_off = error is not exc
+        call.end(status_of(error), Ending.FAILED)
+
+
+async def _within_budget(gateway: Gateway, call: Call, plan: Plan) -> None:
+    """Reserve the cost of a plan, and change it and the limits to what the budget allows."""
     is_verified = plan.verified is not None
-    cost = plan.expected_cost(limits.max_candidates if is_verified else 1)
-    allowance_usd = await reserve(request, cost)
+    cost = plan.expected_cost(call.limits.max_candidates if is_verified else 1)
+    allowance_usd = await reserve(gateway, call, cost)
     if allowance_usd < cost.usd * (1 - 1e-6):  # by more than it was rounded
         plan.planner.within(plan, allowance_usd)
-    if is_verified and allowance_usd < limits.max_cost_usd and plan.decision is not None:
+    if is_verified and allowance_usd < call.limits.max_cost_usd and plan.decision is not None:
         # The cheapest arm may always be asked.
         cheapest_usd = min(plan.decision.cost_usd.values())
-        limits = replace(limits, max_cost_usd=max(allowance_usd, cheapest_usd))
-    return limits
+        call.limits = replace(call.limits, max_cost_usd=max(allowance_usd, cheapest_usd))

@@ -289,7 +289,7 @@ async def give_feedback(request: Request) -> FeedbackReceipt:
     Feedback may be sent again with another verdict; training uses the last one.
     """
     gateway = gateway_of(request)
-    body = await read_body(request, gateway.server, MAX_FEEDBACK_BYTES)
+    body = await read_body(call_of(request), request.receive, gateway.server, MAX_FEEDBACK_BYTES)
     given = await read_by(_parse_feedback, request, body)
     verdict = await gateway.feedback.take(given, call_of(request).key)
     return FeedbackReceipt(decision_id=given.decision_id, verdict=verdict)

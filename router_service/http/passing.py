@@ -133,7 +133,7 @@ async def other(request: Request) -> Response:
     try:
         path, _ = upstream_path(request.scope)
         if request.method in WITH_BODY:
-            body = await read_body(request, gateway.server)
+            body = await read_body(call_of(request), request.receive, gateway.server)
             is_json = "json" in request.headers.get("content-type", "").lower()
             if body and (is_json or body.removeprefix(BOM_UTF8).lstrip()[:1] == b"{"):
                 named = await read_by(NamedObjects.parse, request, body)
@@ -230,9 +230,9 @@ class PassedAnswer(Response):
             try:
                 model = await self._find(engine)
                 path, query = upstream_path(request.scope)
-                body = await read_body(request, gateway.server)
-                await admit(request, path, len(body), reports_tokens=False)
-                await unless_client_leaves(receive, reserve(request, UNKNOWN_COST))
+                body = await read_body(call, request.receive, gateway.server)
+                await admit(gateway, call, path, len(body), reports_tokens=False)
+                await unless_client_leaves(receive, reserve(gateway, call, UNKNOWN_COST))
                 deployment = model.deployments[0]
                 content_type = request.headers.get("content-type", "").encode("latin-1")
                 outgoing = HttpRequest(
@@ -247,7 +247,7 @@ class PassedAnswer(Response):
                     method=request.method,
                     headers=[(b"content-type", content_type)],
                 )
-                deadline_s = read_deadline(request)
+                deadline_s = read_deadline(call)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway, scope, exc)(scope, receive, send)
                 return

@@ -6,8 +6,7 @@ import asyncio
 import math
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar, cast
 from urllib.parse import unquote_to_bytes
@@ -25,9 +24,8 @@ from router_service.http.error_responses import CALL
 from router_service.requests.call import Call
 from router_service.requests.deciding import AT_ONCE_BYTES
 from router_service.runtime.gateway import Gateway
-from router_service.settings import ServerSettings, VerificationSettings
+from router_service.settings import ServerSettings
 from router_service.upstream.client import DEADLINE_HEADER
-from router_service.verifier.steps import VerificationLimits
 
 BODY_COPIES = 3
 """Copies of a body in memory while it is forwarded: as received, split around its model's name, and
@@ -35,12 +33,6 @@ as sent."""
 
 MAX_DEADLINE_S = 24 * 3600.0
 """Longest deadline that a request may set."""
-
-MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
-MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
-MAX_LATENCY_HEADER = "x-switchcraft-max-added-latency-s"
-LIMIT_HEADERS = (MAX_CANDIDATES_HEADER, MAX_COST_HEADER, MAX_LATENCY_HEADER)
-VERIFIED_GOALS_HEADER = "x-switchcraft-verified-goals"
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -80,33 +72,31 @@ def call_of(request: Request) -> Call:
 
 
 async def admit(
-    request: Request, path: str, size_bytes: int, *, reports_tokens: bool = True
+    gateway: Gateway, call: Call, path: str, size_bytes: int, *, reports_tokens: bool = True
 ) -> Grant:
     """Admit a request within the limits of its key, or raise AdmissionError.
 
     `reports_tokens` tells whether the request will have a decision record. From now on, the request
     will be settled.
     """
-    call = call_of(request)
     incoming = IncomingRequest(call.decision_id, call.key, path, size_bytes, reports_tokens)
-    grant = await gateway_of(request).access.admit(incoming)
+    grant = await gateway.access.admit(incoming)
     call.admitted = incoming, grant
     return grant
 
 
-async def reserve(request: Request, cost: ExpectedCost) -> float:
+async def reserve(gateway: Gateway, call: Call, cost: ExpectedCost) -> float:
     """Reserve what an admitted request is expected to cost, and return the most it may cost.
 
     Raises AdmissionError. It may wait, so the client has to be watched.
     """
-    admitted = call_of(request).admitted
-    assert admitted is not None  # noqa: S101 - for types; only called after `admit`
-    return await gateway_of(request).access.reserve(*admitted, cost)
+    assert call.admitted is not None  # noqa: S101 - for types; only called after `admit`
+    return await gateway.access.reserve(*call.admitted, cost)
 
 
-def read_deadline(request: Request) -> float:
+def read_deadline(call: Call) -> float:
     """Return the deadline that a header sets, by the event loop's clock; infinity without one."""
-    text = call_of(request).headers.get(DEADLINE_HEADER)
+    text = call.headers.get(DEADLINE_HEADER)
     if text is None:
         return math.inf
     try:
@@ -123,67 +113,8 @@ def read_deadline(request: Request) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> VerificationLimits:
-    """Return the limits of a request: the configured ones, lowered by its headers.
-
-    Raises InvalidRequestError, which names the header.
-    """
-    limits = settings.limits
-    if headers.keys().isdisjoint(LIMIT_HEADERS):
-        return limits
-    return replace(
-        limits,
-        max_candidates=int(
-            min(limits.max_candidates, _read_limit(headers, MAX_CANDIDATES_HEADER, least=1))
-        ),
-        max_cost_usd=min(limits.max_cost_usd, _read_limit(headers, MAX_COST_HEADER)),
-        max_added_latency_s=min(
-            limits.max_added_latency_s, _read_limit(headers, MAX_LATENCY_HEADER)
-        ),
-    )
-
-
-def read_verified_goals(
-    headers: Mapping[str, str], settings: VerificationSettings, limits: VerificationLimits
-) -> bool:
-    """Return whether a request's goal may choose a verified policy within the request's limits.
-
-    The header decides, or else the configuration. With fewer candidates than the verified policies
-    were measured with, no goal may choose them. Raises InvalidRequestError, which names the header.
-    """
-    text = headers.get(VERIFIED_GOALS_HEADER)
-    if text is None:
-        return settings.goals and limits.allow_goals
-    if text not in {"true", "false"}:
-        raise InvalidRequestError(
-            f"The header {VERIFIED_GOALS_HEADER} has the value {text[:40]!r}. Send true or false.",
-            param=VERIFIED_GOALS_HEADER,
-            code="invalid_value",
-        )
-    return text == "true" and limits.allow_goals
-
-
-def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> float:
-    """Return the number in a header, or infinity without it; counts start at `least` = 1."""
-    text = headers.get(name)
-    if text is None:
-        return math.inf
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value < math.inf or (least == 1 and value != int(value)):
-        wanted = "a whole number of at least 1" if least == 1 else "a number of at least 0"
-        raise InvalidRequestError(
-            f"The header {name} has the value {text[:40]!r}. Send {wanted}.",
-            param=name,
-            code="invalid_value",
-        )
-    return value
-
-
 async def read_body(
-    request: Request, server: ServerSettings, limit_bytes: int | None = None
+    call: Call, receive: Receive, server: ServerSettings, limit_bytes: int | None = None
 ) -> bytes:
     """Return the body.
 
@@ -195,7 +126,7 @@ async def read_body(
     Raises InvalidRequestError, for a body that is too large as soon as its size is known,
     OverloadedError, and ClientDisconnect.
     """
-    call, parts, size = call_of(request), [], 0
+    parts, size = [], 0
     encoding = call.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise BODY_ENCODED.error(encoding=encoding[:40])
@@ -218,11 +149,11 @@ async def read_body(
         return bool(message.get("more_body", False))
 
     # A small body usually arrives with the head, and then needs no timer.
-    first = _received_message(request.receive)
+    first = _received_message(receive)
     if first is None or keep(first):
         try:
             async with asyncio.timeout(server.body_timeout_s):
-                while keep(await request.receive()):
+                while keep(await receive()):
                     pass
         except TimeoutError as exc:
             raise BODY_LATE.error(limit_s=server.body_timeout_s) from exc

@@ -33,8 +33,8 @@ from router_service.requests.planning import Plan
 from router_service.settings import Deployment, Model
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.client import ReserveMemory, unlimited
-from router_service.upstream.translation import Translation
-from router_service.verifier.steps import UnverifiedReason
+from router_service.upstream.translation import RunInThread, Translation
+from router_service.verifier.steps import NO_LIMITS, UnverifiedReason, VerificationLimits
 
 UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
 UNMEASURED_NOTE = "The router has not measured this model and estimates its accuracy by its price."
@@ -79,6 +79,12 @@ class Call:
     """Query string for upstreams that speak the client's API."""
     stages: Sequence[Stage] = ()
     """Durations of the gateway's own steps, from reading the body to the choice."""
+    decision_s: float = 0.0
+    """Duration of these steps without the body."""
+    is_late: bool = False
+    """Whether they took longer than the latency budget."""
+    limits: VerificationLimits = NO_LIMITS
+    """Limits of verification; they count only if the answer is verified."""
     request: ParsedRequest = field(init=False)
     plan: Plan = field(init=False)
 
@@ -116,10 +122,13 @@ class Call:
         """Name of the API key's team, or None if it has none."""
         return None if self.key.team is None else self.key.team.name
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, run_in_thread: RunInThread) -> None:
         """Begin to ask the models of a plan, the chosen one first."""
         self.plan, self.request = plan, plan.request
         self.conversation = plan.conversation_id
+        self.translation = translation = plan.request.translation
+        if translation is not None:
+            translation.reserve_memory, translation.run_in_thread = self.hold_memory, run_in_thread
         self.asked_s = time.monotonic()
         self.ask(plan.models[0])
 

@@ -13,7 +13,8 @@ from router_service.apis.references import find_references
 from router_service.core.errors import InvalidRequestError
 from router_service.core.resources import StageName, Timer
 from router_service.requests.parsing import Endpoint, parse_request
-from router_service.requests.planning import NO_HEADERS, Plan, PolicyHeaders
+from router_service.requests.planning import Plan
+from router_service.requests.policy_headers import NO_HEADERS, PolicyHeaders
 from router_service.requests.turns import conversation_key
 from router_service.runtime.engine import Engine
 from router_service.runtime.gateway import Gateway
@@ -44,10 +45,9 @@ async def plan_request(  # noqa: PLR0913
 
     Raises InvalidRequestError, OverloadedError and StoreError.
     """
-    started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)
     releases, key = engine.releases, headers.key
-    viewer, follows = engine.viewer(key), bool(engine.settings.router.conversations.enabled)
+    follows = bool(engine.settings.router.conversations.enabled)
 
     def prepare(*, in_thread: bool) -> Plan:
         """Return the plan with its prediction, which is computed only in a thread."""
@@ -69,9 +69,9 @@ async def plan_request(  # noqa: PLR0913
         return releases.predict(plan, timer)
 
     size_bytes, run = len(body), gateway.decisions.run
-    if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
+    if (access := engine.access_to_check(key, endpoint, body)) is not None:
         references = await run(key.name, size_bytes, lambda: find_references(decode_object(body)))
-        await gateway.ownership.check_references(viewer, references)
+        await gateway.ownership.check_references(access, references)
     if size_bytes > AT_ONCE_BYTES:
         plan = await run(key.name, size_bytes, prepare, in_thread=True)
     else:
@@ -80,7 +80,7 @@ async def plan_request(  # noqa: PLR0913
             plan = await run(key.name, size_bytes, predict, plan)
     request = plan.request
     if request.continues is not None:
-        held = await gateway.ownership.holder(viewer, request.continues)
+        held = await gateway.ownership.holder(engine.viewer(key), request.continues)
         plan.planner.continued(plan, held)
     elif plan.prediction is not None:
         plan.planner.adapt(plan, plan.prediction)
@@ -92,10 +92,6 @@ async def plan_request(  # noqa: PLR0913
     elif plan.verified is not None:
         plan.leave_unverified(UnverifiedReason.ROUTER_FAILED)
     request.body.release()
-    seconds = time.perf_counter() - started_s
-    gateway.metrics.decision_seconds.observe(seconds)
-    if seconds > engine.settings.router.latency_budget_s:
-        gateway.metrics.decisions_over_budget.inc()
     return plan
 
 
@@ -106,9 +102,14 @@ def _conversation_id(plan: Plan, session: str | None, *, follows: bool) -> str |
     model if it has several. Nothing else is read of a request that names its model, so a body that
     cannot be read is left for the upstream to judge.
     """
-    is_balanced = any(model.is_balanced for model in plan.models)
-    if not plan.request.endpoint.is_routed or not (is_balanced or (plan.arms and follows)):
+    if plan.request.endpoint.api is None:
         return None
+    if not (plan.arms and follows):
+        for model in plan.models:
+            if model.is_balanced:
+                break
+        else:
+            return None
     with suppress(InvalidRequestError):
         return conversation_key(plan.request, session, plan.policy_headers.key.name)
     return None

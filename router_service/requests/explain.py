@@ -30,9 +30,11 @@ from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.packing import PackedView
 from router_service.requests.agents import pool_candidates
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
-from router_service.requests.planning import Planner, PolicyHeaders
+from router_service.requests.planning import Planner
+from router_service.requests.policy_headers import POLICY_HEADER, PolicyHeaders
 from router_service.requests.pool import Pool
 from router_service.router import Choice, Decision, Prediction, Router, choices
+from router_service.settings import VerificationSettings
 from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import VerificationState
 
@@ -135,7 +137,7 @@ class Explainer:
         self._pool = pool
         self._planner = planner
         self._model_name = planner.model_name
-        self._verified_goals = verified_goals
+        self._settings = VerificationSettings(goals=verified_goals)
         frontier = router.artifact.manifest.frontier
         measured = (parse_policy(point.policy) for point in frontier)
         self._policies = tuple(p for p in measured if not isinstance(p, Verified))
@@ -208,7 +210,7 @@ class Explainer:
     @property
     def default_policy(self) -> Policy | Verified:
         """The policy of requests that do not select one."""
-        headers = PolicyHeaders(verified_goals=self._verified_goals)
+        headers = PolicyHeaders(verification=self._settings)
         return self._planner.policy(None, headers).rule
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
@@ -217,7 +219,8 @@ class Explainer:
             raise NOTHING_TO_ROUTE.error(model=self._model_name, known=", ".join(self._pool.models))
         request = parse_request(endpoint, body)
         conversation = request.conversation
-        headers = PolicyHeaders(policy, self._verified_goals)
+        wanted = {} if policy is None else {POLICY_HEADER: policy}
+        headers = PolicyHeaders(wanted, self._settings)
         plan = self._planner.prepare(request, headers)
         if plan.reason is Reason.CONTINUED:
             self._planner.continued(plan, None)

@@ -29,7 +29,6 @@ from router_service.core.releases import CanaryTrial, Track
 from router_service.core.resources import (
     Timer,
 )
-from router_service.core.values import request_value
 from router_service.measurement.agent_tasks import TaskAdvice, advise_on_tasks
 from router_service.measurement.expectations import EstimateErrors, measure_errors
 from router_service.measurement.goals import name_policy
@@ -42,6 +41,7 @@ from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.familiarity import BEST, ROUTE
 from router_service.requests.agents import is_coding_session, pool_candidates
 from router_service.requests.parsing import ParsedRequest
+from router_service.requests.policy_headers import NO_HEADERS, POLICY_HEADER, PolicyHeaders
 from router_service.requests.pool import Pool, capable_models, lacks, untranslatable
 from router_service.requests.turns import ConversationTurn
 from router_service.router import Decision, Prediction, Router, explored
@@ -52,8 +52,6 @@ from router_service.verifier.steps import (
 )
 
 _log = logging.getLogger("switchcraft.planning")
-
-POLICY_HEADER = "x-switchcraft-policy"
 
 _MARKER = re.compile(r"(?<=[^\s\]])\s?(?:\[[^\[\]]*\]){1,3}$")
 """What clients append for themselves, such as Claude Code's `[1m]` for a long context window."""
@@ -77,27 +75,6 @@ TYPICAL_OUTPUT_TOKENS = 300
 LONGEST_OUTPUT_TOKENS = 128_000
 """Assumed longest answer of a model that has no `max_output_tokens`; that of GPT-5 is the longest.
 """
-
-
-@request_value(frozen=True, slots=True)
-class PolicyHeaders:
-    """What a request's headers say about its policy, and what its key and budgets allow."""
-
-    policy: str | None = None
-    """The policy, which overrides the policy in the model's name."""
-    verified_goals: bool = False
-    """Whether a goal may choose a verified policy."""
-    verified_budget: bool = False
-    """Whether a budget may replace a policy that chooses once by a verified one."""
-    key: Key = NO_KEY
-    """The client's API key."""
-    allowance: Allowance | None = None
-    """What the budgets of the client's key allow; None without a budget."""
-    user_agent: str = ""
-    """The client, by which coding agents are recognized."""
-
-
-NO_HEADERS = PolicyHeaders()
 
 
 @dataclass(slots=True)
@@ -153,8 +130,8 @@ class Plan:
     @property
     def verified(self) -> Verified | None:
         """The rule by which candidates are asked and verified; None if they are not."""
-        rule = None if self.policy is None else self.policy.rule
-        return rule if isinstance(rule, Verified) else None
+        policy = self.policy
+        return policy.rule if policy is not None and isinstance(policy.rule, Verified) else None
 
     @property
     def first_arm(self) -> str | None:

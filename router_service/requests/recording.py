@@ -220,7 +220,9 @@ def _record_of(call: Call) -> Record:
                 for attempt in attempts
             ]
         ),
-        stages=tuple(call.stages),
+        stages=call.stages,
+        decision_s=call.decision_s,
+        is_late=call.is_late,
         why=call.why,
         is_unfamiliar=plan.is_unfamiliar,
         track=plan.track,

@@ -6,7 +6,8 @@ from router_service.core.errors import SwitchcraftError
 from router_service.core.releases import CanaryTrial, Track
 from router_service.core.resources import Timer
 from router_service.requests.parsing import ParsedRequest
-from router_service.requests.planning import NO_HEADERS, Plan, Planner, PolicyHeaders
+from router_service.requests.planning import Plan, Planner
+from router_service.requests.policy_headers import NO_HEADERS, PolicyHeaders
 from router_service.router import Router
 
 

@@ -120,15 +120,20 @@ class Engine:
         sees_unowned = self._is_shared or key.is_admin or self.keys.callers <= 1
         return ObjectAccess(key.name, sees_unowned=sees_unowned, sees_all=key.is_admin)
 
-    def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
-        """Return quickly whether a body may refer to an object stored by an upstream, e.g. a file.
+    def access_to_check(self, key: Key, endpoint: Endpoint, body: bytes) -> ObjectAccess | None:
+        """Return a key's access if a body may refer to an upstream's object, such as a file.
 
-        The response or conversation that a request continues does not count: the planner checks
-        it. Files and vector stores can only be created if requests are passed through.
+        None if there is nothing to check. The response or conversation that a request continues
+        does not count: the planner checks it. Files and vector stores can only be created if
+        requests are passed through.
         """
-        if not (endpoint.is_routed or endpoint.is_json):
-            return True
-        return self.pool.pass_through is not None and may_contain_references(body)
+        is_read = endpoint.is_routed or endpoint.is_json
+        if is_read and self.pool.pass_through is None:
+            return None
+        viewer = self.viewer(key)
+        if viewer.sees_unowned or (is_read and not may_contain_references(body)):
+            return None
+        return viewer
 
     async def __aenter__(self) -> Self:
         """Return this engine, whose connections stay open until the block is left."""

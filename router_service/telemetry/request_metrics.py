@@ -56,6 +56,9 @@ def _count_planned(
 ) -> None:
     child = metrics.child
     child(metrics.request_seconds, release).observe(record.latency_s)
+    metrics.decision_seconds.observe(record.decision_s)
+    if record.is_late:
+        counts[metrics.decisions_over_budget,] += 1
     for stage in record.stages:
         child(metrics.stage_seconds, stage.name).observe(stage.seconds)
     if record.router_failed:
@@ -77,8 +80,6 @@ def _count_planned(
             else:
                 counts[metrics.rejected_cost_usd, answer.arm] += answer.cost_usd or 0
             counts[metrics.candidates, answer.arm, record.track, outcome] += 1
-    if record.added_s is not None:
-        metrics.verification_added_seconds.observe(record.added_s)
     if record.routed is not None:
         _count_routed(metrics, counts, record, record.routed, release)
 
@@ -120,6 +121,8 @@ def _count_routed(
     if record.baseline_usd is not None:
         counts[metrics.compared_cost_usd, model, "routed"] += record.actual_cost_usd or 0.0
         counts[metrics.compared_cost_usd, model, "baseline"] += record.baseline_usd
+    if record.added_s is not None:
+        metrics.verification_added_seconds.observe(record.added_s)
     expectation = record.expectation
     if expectation is not None:
         group = model, record.policy_kind, release

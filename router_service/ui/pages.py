@@ -221,7 +221,7 @@ async def explain(
 ) -> Explained:
     """Decide for a request body and explain the decision, without calling a model."""
     gateway = gateway_of(request)
-    body = await read_body(request, gateway.server)
+    body = await read_body(call_of(request), request.receive, gateway.server)
     async with gateway.engine as engine:
         explained = gateway.decisions.run(
             call_of(request).key.name,

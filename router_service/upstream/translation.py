@@ -89,7 +89,12 @@ def account_of(deployment: Deployment, api: UpstreamApi) -> Account:
     return deployment.origin if deployment.platform is None else deployment.provider, ""
 
 
-async def _run_at_once(write: Callable[[], bytes]) -> bytes:
+RunInThread = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+"""Runs a function in a thread and returns its result."""
+
+
+async def run_at_once(write: Callable[[], bytes]) -> bytes:
+    """Run a function here instead of in a thread."""
     return write()
 
 
@@ -103,7 +108,7 @@ class Translation:
     compacts: bool = False
     """Whether the request is for the endpoint that compacts a conversation."""
     reserve_memory: ReserveMemory = unlimited
-    run_in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]] = _run_at_once
+    run_in_thread: RunInThread = run_at_once
     """Runs what takes long, in a thread of the client's share; raises OverloadedError."""
     _request: Request | None = None
     _obstacles: dict[UpstreamApi, tuple[str, ...]] = field(default_factory=dict)

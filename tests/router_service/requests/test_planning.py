@@ -17,6 +17,7 @@ from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
 from router_service.settings import Deployment, Model, Settings
+from router_service.upstream.translation import run_at_once
 from tests.bodies import ASK, BODY
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fakes import FakeRouter
@@ -138,12 +139,12 @@ def test_session_of_a_coding_agent_has_the_cheapest_model_that_solves_as_many_ta
         update={"router": settings.router.model_copy(update={"unknown_prices": "allow"})}
     )
     planner = make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
-    headers = PolicyHeaders(user_agent=user_agent)
+    headers = PolicyHeaders({"user-agent": user_agent})
     plan = planner.prepare(parse_request(CHAT, body(**fields)), headers)
     assert (plan.models[0].name if plan.reason is Reason.SESSION else None) == first
     assert bool(plan.arms) == (first is None)
     if first is not None:
         call = Call("dec_1", "req_1", 0.0)
-        call.begin(plan)
+        call.begin(plan, run_at_once)
         why = dict(call.decision_headers())[b"x-switchcraft-why"].decode()
         assert why.startswith(f"{first}: it answers coding agents' sessions")
