@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -57,6 +57,10 @@ class UpstreamSpan:
     """Status of the upstream's answer, to be set once it is known."""
 
 
+UNTRACED_SPAN = UpstreamSpan()
+"""Span of all upstream calls that are not traced."""
+
+
 @request_value(frozen=True, slots=True)
 class ResponseInfo:
     """What is reported about an answer that has ended; fields are None if they are unknown."""
@@ -102,29 +106,14 @@ class Trace:
         span_context = self._server.get_span_context()
         self.trace_id = format_trace_id(span_context.trace_id) if span_context.is_valid else None
         """Trace id as 32 hexadecimal digits (W3C Trace Context); None if there is no trace."""
-        self._decision: _OpenSpan | None = None
         self._calls: list[_OpenSpan] = []
         self._children: list[_OpenSpan] = []
 
-    def decision_span(self) -> AbstractContextManager[None]:
-        """Return a context that traces the decision."""
-        if self.trace_id is None:
-            return nullcontext()
-        self._decision = self._start("decide", SpanKind.INTERNAL, {})
-        return self._timed(self._decision)
-
+    @contextmanager
     def upstream_span(
         self, base_url: str, model: str, method: str, path: str
-    ) -> AbstractContextManager[UpstreamSpan]:
-        """Return a context that traces a request to an upstream, by its name of the model."""
-        if self.trace_id is None:
-            return nullcontext(UpstreamSpan())
-        return self._upstream_span(base_url, model, method, path)
-
-    @contextmanager
-    def _upstream_span(
-        self, base_url: str, model: str, method: str, path: str
     ) -> Iterator[UpstreamSpan]:
+        """Trace a request to an upstream, by its name of the model, while the block runs."""
         parts = urlsplit(base_url)
         attributes: dict[str, AttributeValue] = {
             "http.request.method": method,
@@ -172,15 +161,22 @@ class Trace:
         finally:
             self._children += candidate._calls
 
-    def record_stages(self, stages: Sequence[Stage]) -> None:
-        """Add a span for each stage of the decision."""
-        if self._decision is None or not self._server.is_recording():
+    def record_decision(self, stages: Sequence[Stage], error_type: str | None) -> None:
+        """Add a span for the decision, with one for each of its stages."""
+        if not stages or not self._server.is_recording():
             return
-        context = set_span_in_context(self._decision.span)
-        for stage in stages:
+        ends_s = [stage.started_s + stage.seconds for stage in stages]
+        decision = self._tracer.start_span(
+            "decide", self._context, start_time=self._unix_ns(stages[0].started_s)
+        )
+        context = set_span_in_context(decision)
+        for stage, end_s in zip(stages, ends_s, strict=True):
             began_ns = self._unix_ns(stage.started_s)
             span = self._tracer.start_span(stage.name, context, start_time=began_ns)
-            span.end(self._unix_ns(stage.started_s + stage.seconds))
+            span.end(self._unix_ns(end_s))
+        if error_type is not None:
+            _set_error(decision, error_type)
+        decision.end(self._unix_ns(ends_s[-1]))
 
     def record_response(self, response: ResponseInfo) -> None:
         """Add the answer's attributes to the span of the last upstream call."""
@@ -213,7 +209,7 @@ class Trace:
             self._server.set_attribute("http.route", route)
         self._server.update_name(" ".join(filter(None, (known_method, route))))
         _set_status(self._server, status, is_failure=500)
-        for opened in filter(None, (self._decision, *self._calls, *self._children)):
+        for opened in (*self._calls, *self._children):
             opened.span.end(opened.end_ns)
         self._server.end(self._unix_ns(time.perf_counter()))
 

@@ -7,7 +7,7 @@ everything.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 FAIR_SHARE = 3
@@ -42,7 +42,7 @@ class FairSemaphore:
         usually is a free permit for another caller.
         """
         self.free = permits
-        self.held: Counter[str | None] = Counter()
+        self.held: dict[str | None, int] = defaultdict(int)
         """Permits held by each caller."""
         self._used = used or self.held.__getitem__
         self._leaves_room = leaves_room
@@ -99,7 +99,10 @@ class FairSemaphore:
         self.held[caller] -= 1
         if not self.held[caller]:
             del self.held[caller]
-        while ready := [waiting for waiting in self._queues if self._may_acquire(waiting)]:
+        while self._queues:
+            ready = [waiting for waiting in self._queues if self._may_acquire(waiting)]
+            if not ready:
+                return
             served = min(ready, key=self._used)
             queue = self._queues.pop(served)
             waiter = queue.popleft()

@@ -7,8 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import cast
 
 from fastapi.routing import APIRoute
 from opentelemetry.trace import Tracer
@@ -33,7 +31,6 @@ from router_service.http.auth import (
 from router_service.http.error_responses import CALL, code_of, error_response, refuse, status_of
 from router_service.http.transfer import RawHeaders
 from router_service.requests.call import Call
-from router_service.requests.limits import Slot
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, status_label
 from router_service.tracing import UNTRACED, Trace
@@ -160,23 +157,21 @@ class Front:
             gateway.metrics.refused_requests.labels("caller", code_of(exc)).inc()
             await error_response(exc, scope)(scope, receive, send)
             return
-        needs_slot = path.startswith(SHED_PREFIXES)
-        # Taken after the key is known, so that a request without a valid key takes no slot.
-        slot: AbstractContextManager[Slot | None] = nullcontext()
-        if needs_slot:
-            slot = gateway.slots.slot(call.key.name)
+        if not path.startswith(SHED_PREFIXES):
+            await self._app(scope, receive, send)
+            return
         try:
-            if needs_slot:
-                gateway.drain.check()
-            with slot as taken:
-                if taken is not None:
-                    call.hold_memory = taken.hold
+            gateway.drain.check()
+            # Taken after the key is known, so that a request without a valid key takes no slot.
+            with gateway.slots.take(call.key.name) as slot:
+                call.hold_memory = slot.hold
                 route = self._routes.get(path) if scope["method"] == "POST" else None
                 if route is None:
                     await self._app(scope, receive, send)
                     return
                 scope["route"] = route
-                response = await cast("Handler", route.endpoint)(Request(scope, receive))
+                handler: Handler = route.endpoint
+                response = await handler(Request(scope, receive))
                 await response(scope, receive, send)
         except OverloadedError as exc:
             call.refusal = exc.reason
@@ -187,15 +182,15 @@ class Front:
 
     def _headers(self, headers: Iterable[tuple[bytes, bytes]], call: Call) -> RawHeaders:
         """Return an answer's headers with the request's id and what its path and key require."""
-        headers = [*headers]
+        headers, path = [*headers], call.path
         required: RawHeaders = [(_REQUEST_ID, call.request_id.encode("latin-1"))]
-        if is_ui_path(call.path):
-            required += _PAGE_HEADERS
-        elif call.path.startswith(ADMIN_PREFIX):
+        if path.startswith(ADMIN_PREFIX):
             required += _ADMIN_HEADERS
-        names = [name.lower() for name, _ in headers]
+        elif not path.startswith(TRACED_PREFIX) and is_ui_path(path):
+            required += _PAGE_HEADERS
+        names = [name for name, _ in headers]  # in lower case (ASGI)
         headers += [header for header in required if header[0] not in names]
-        if self._gateway.drain.has_begun and call.path.startswith(SHED_PREFIXES):
+        if self._gateway.drain.has_begun and path.startswith(SHED_PREFIXES):
             # So that the client connects elsewhere.
             headers = [*(each for each in headers if each[0].lower() != _CLOSE[0]), _CLOSE]
         if call.admitted is not None and call.admitted[1].headers:

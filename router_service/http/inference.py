@@ -174,25 +174,25 @@ class RoutedAnswer(Response):
         Raises SwitchcraftError, and ClientDisconnect if the client leaves.
         """
         verification = engine.settings.router.verification
-        with call.trace.decision_span():
-            call.deadline_s = read_deadline(call)
-            timer = Timer(time.perf_counter)
-            body = await read_body(call, self._request.receive, gateway.server)
-            watch.begin()
-            timer.end(StageName.BODY)
-            grant = await admit(gateway, call, self._endpoint.path, len(body))
-            headers = PolicyHeaders(call.headers, verification, call.key, grant.allowance)
-            planned_s, session = time.perf_counter(), read_session_header(call.headers)
-            plan = await plan_request(
-                gateway, engine, self._endpoint, body, headers=headers, session=session, timer=timer
-            )
-            call.stages, call.decision_s = timer.stages, time.perf_counter() - planned_s
-            call.is_late = call.decision_s > engine.settings.router.latency_budget_s
-            if plan.verified is not None:
-                call.limits = headers.limits
-                check_limits(plan, call.limits)
-            if grant.reserves:
-                await _within_budget(gateway, call, plan)
+        call.deadline_s = read_deadline(call)
+        timer = Timer(time.perf_counter)
+        call.stages = timer.stages
+        body = await read_body(call, self._request.receive, gateway.server)
+        watch.begin()
+        timer.end(StageName.BODY)
+        grant = await admit(gateway, call, self._endpoint.path, len(body))
+        headers = PolicyHeaders(call.headers, verification, call.key, grant.allowance)
+        planned_s, session = time.perf_counter(), read_session_header(call.headers)
+        plan = await plan_request(
+            gateway, engine, self._endpoint, body, headers=headers, session=session, timer=timer
+        )
+        call.decision_s = time.perf_counter() - planned_s
+        call.is_late = call.decision_s > engine.settings.router.latency_budget_s
+        if plan.verified is not None:
+            call.limits = headers.limits
+            check_limits(plan, call.limits)
+        if grant.reserves:
+            await _within_budget(gateway, call, plan)
         call.query = BETA if self._request.scope["query_string"] == BETA.encode() else ""
         run = partial(gateway.decisions.run, call.key.name, len(body))
         call.begin(plan, run)

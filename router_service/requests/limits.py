@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -44,65 +43,74 @@ class Slots:
         self.max_requests = max_requests
         self.max_requests_per_caller = max_requests_per_caller
         self.in_flight = 0
-        self.in_flight_by_caller: Counter[str | None] = Counter()
         self.max_bytes = max_bytes
         self.held_bytes = 0
-        self.held_bytes_by_caller: Counter[str | None] = Counter()
+        self._used: dict[str | None, _Use] = {}
 
-    def slot(self, caller: str | None) -> Slot:
-        """Return a context that counts a request; it raises OverloadedError if no slot is free."""
-        return Slot(self, caller)
+    def take(self, caller: str | None) -> Slot:
+        """Count a request until its slot is released; raises OverloadedError if none is free."""
+        free = self.max_requests - self.in_flight
+        if free <= 0:
+            problem = f"The gateway is at its limit of {self.max_requests} requests in flight."
+            raise OverloadedError("overloaded", problem)
+        use, limit = self._used.get(caller) or _Use(), self.max_requests_per_caller
+        if not (has_share(caller, use.requests, free) if limit is None else use.requests < limit):
+            problem = f"This key is at its limit of {use.requests} requests in flight."
+            raise OverloadedError("too_many_requests", problem, is_callers=True)
+        self.in_flight += 1
+        use.requests += 1
+        self._used[caller] = use
+        return Slot(self, caller, use)
+
+    def release(self, slot: Slot) -> None:
+        """Free the slot and its memory."""
+        self.in_flight -= 1
+        self.held_bytes -= slot.held_bytes
+        slot.use.requests -= 1
+        slot.use.held_bytes -= slot.held_bytes
+        if not slot.use.requests:
+            del self._used[slot.caller]
+
+
+@dataclass(slots=True)
+class _Use:
+    """What one caller uses."""
+
+    requests: int = 0
+    held_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Slot:
-    """The place of one request in flight, and the memory that its body and its answer take.
+    """The place of one request in flight; as a context, it is released at the end."""
 
-    The request is counted while the slot is used as a context.
-    """
-
-    _slots: Slots
-    _caller: str | None
+    slots: Slots
+    caller: str | None
+    use: _Use
     held_bytes: int = 0
+    """The memory that the request's body and its answer take."""
 
     def __enter__(self) -> Self:
-        """Take the slot; raises OverloadedError if none is free."""
-        slots, caller = self._slots, self._caller
-        free = slots.max_requests - slots.in_flight
-        if free <= 0:
-            problem = f"The gateway is at its limit of {slots.max_requests} requests in flight."
-            raise OverloadedError("overloaded", problem)
-        used, limit = slots.in_flight_by_caller[caller], slots.max_requests_per_caller
-        if not (has_share(caller, used, free) if limit is None else used < limit):
-            problem = f"This key is at its limit of {used} requests in flight."
-            raise OverloadedError("too_many_requests", problem, is_callers=True)
-        slots.in_flight += 1
-        slots.in_flight_by_caller[caller] += 1
+        """Return the slot."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """Release the slot and its memory."""
-        slots, caller = self._slots, self._caller
-        self.hold(-self.held_bytes)
-        slots.in_flight -= 1
-        slots.in_flight_by_caller[caller] -= 1
-        if not slots.in_flight_by_caller[caller]:
-            del slots.in_flight_by_caller[caller], slots.held_bytes_by_caller[caller]
+        self.slots.release(self)
 
     def hold(self, size_bytes: int) -> None:
         """Add to the request's memory (negative: subtract); raises OverloadedError at a limit."""
-        slots, caller = self._slots, self._caller
+        slots, use = self.slots, self.use
         if size_bytes > 0:
             free_bytes = slots.max_bytes - slots.held_bytes - size_bytes
             if free_bytes < 0:
                 problem = "The gateway is at its limit of memory for requests in flight."
                 raise OverloadedError("overloaded", problem)
-            callers_bytes = slots.held_bytes_by_caller[caller] + size_bytes
-            if not has_share(caller, callers_bytes, free_bytes):
+            if not has_share(self.caller, use.held_bytes + size_bytes, free_bytes):
                 problem = "This key is at its limit of memory for requests in flight."
                 raise OverloadedError("too_many_requests", problem, is_callers=True)
         slots.held_bytes += size_bytes
-        slots.held_bytes_by_caller[caller] += size_bytes
+        use.held_bytes += size_bytes
         self.held_bytes += size_bytes
 
 
@@ -255,13 +263,10 @@ class Drain:
         self._count_in_flight = in_flight
         self._begun_s = 0.0
         self._is_cutting_off = False
+        self.has_begun = False
+        """Whether the process was asked to stop, so that readiness probes fail."""
         self.begun = asyncio.Event()
-        """Set when the process was asked to stop."""
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the process was asked to stop, so that readiness probes fail."""
-        return self.begun.is_set()
+        """Set at the same time, for tasks that wait for it."""
 
     @property
     def is_refusing(self) -> bool:
@@ -287,12 +292,12 @@ class Drain:
     def begin(self) -> None:
         """Begin the shutdown; a second call has no effect."""
         if not self.has_begun:
-            self._begun_s = self._clock()
+            self._begun_s, self.has_begun = self._clock(), True
             self.begun.set()
 
     def check(self) -> None:
         """Raise OverloadedError if new requests are refused."""
-        if self.is_refusing:
+        if self.has_begun and self.is_refusing:
             problem = "This gateway is shutting down. Retry: another gateway may answer."
             raise OverloadedError(SHUTTING_DOWN, problem)
 

@@ -135,6 +135,8 @@ class Recorder:
         """Let the sinks take a record with the next batch."""
         call.is_logged = True
         if record.trace_id is not None:
+            refusal = None if record.kind is RecordKind.PLANNED else record.error
+            call.trace.record_decision(call.stages, refusal)
             ids = {"decision_id": record.id, "request_id": record.request_id}
             call.trace.set_attributes({**ids, **log_fields(record)})
         waiting = self._waiting
@@ -339,7 +341,6 @@ def answer_result(candidate: Candidate, *, is_accepted: bool) -> AnswerResult:
 def _trace(call: Call, record: Record) -> None:
     """Add a planned request's stages, candidates and answer to its spans."""
     trace, accepted = call.trace, call.accepted
-    trace.record_stages(call.stages)
     for candidate in call.asked.values():
         usage = candidate.usage
         candidate.trace.record_response(

@@ -94,7 +94,7 @@ def take(slots: Slots, caller: str | None, count: int, stack: ExitStack) -> int:
     """Take up to this many slots; return how many were free."""
     for taken in range(count):
         try:
-            stack.enter_context(slots.slot(caller))
+            stack.enter_context(slots.take(caller))
         except OverloadedError:
             return taken
     return count

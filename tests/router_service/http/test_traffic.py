@@ -114,7 +114,7 @@ def test_lists_need_a_slot(sandbox: Sandbox, tmp_path: Path, path: str) -> None:
     app = create_app(settings_of(sandbox, tmp_path / "test.db", server=server), FakeRouter())
     with served(app) as url:
         assert get(url, path, "anna").status_code in {200, 404}
-        with app.state.gateway.slots.slot("bob"):
+        with app.state.gateway.slots.take("bob"):
             refused = get(url, path, "anna")
             assert get(url, "/admin/keys").status_code == 200
         assert get(url, path, "anna").status_code in {200, 404}
