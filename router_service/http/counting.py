@@ -102,7 +102,7 @@ class CountedTokens(Response):
                 call.request = await read_by(self._read, request, body)
                 models = engine.releases.stable.models_for(call.request.model, call.key)
                 counted = self._count(engine, call, native_models(models, endpoint.api))
-                name, status, headers, answer = await unless_client_leaves(receive, counted)
+                name, status, headers, answer = await unless_client_leaves(request, counted)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway, scope, exc)(scope, receive, send)
                 return

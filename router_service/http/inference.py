@@ -33,8 +33,8 @@ from router_service.http.transfer import (
     ClientWatch,
     admit,
     call_of,
+    connection_of,
     gateway_of,
-    part_writer_of,
     read_body,
     read_deadline,
     reserve,
@@ -136,10 +136,11 @@ class RoutedAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, from its body to its decision record."""
         call, gateway = call_of(self._request), gateway_of(self._request)
+        connection = connection_of(scope)
         # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
         try:
             async with gateway.engine as engine:
-                with ClientWatch(receive) as watch:
+                with ClientWatch(connection) as watch:
                     try:
                         await self._plan(call, gateway, engine, watch)
                     except SwitchcraftError as exc:
@@ -151,7 +152,7 @@ class RoutedAnswer(Response):
                         call.refusal = "internal_error"
                         gateway.recorder.ended(call, 500)
                         raise
-                    relay = AnswerRelay(call, gateway, engine.attempts, send, part_writer_of(scope))
+                    relay = AnswerRelay(call, gateway, engine.attempts, send, connection)
                     try:
                         if call.plan.verified is None:
                             await relay.run()

@@ -232,7 +232,7 @@ class PassedAnswer(Response):
                 path, query = upstream_path(request.scope)
                 body = await read_body(call, request.receive, gateway.server)
                 await admit(gateway, call, path, len(body), reports_tokens=False)
-                await unless_client_leaves(receive, reserve(gateway, call, UNKNOWN_COST))
+                await unless_client_leaves(request, reserve(gateway, call, UNKNOWN_COST))
                 deployment = model.deployments[0]
                 content_type = request.headers.get("content-type", "").encode("latin-1")
                 outgoing = HttpRequest(
@@ -260,7 +260,7 @@ class PassedAnswer(Response):
             error: Response | None = None
             try:
                 with suppress(ClientDisconnect):
-                    error = await unless_client_leaves(receive, relay.run(send))
+                    error = await unless_client_leaves(request, relay.run(send))
             finally:
                 gateway.recorder.ended(
                     call,

@@ -30,7 +30,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from router_service.core.errors import InvalidRequestError, OverloadedError
 from router_service.http.error_responses import code_of, error_body, retry_after
-from router_service.http.transfer import PART_WRITER, PartWriter
+from router_service.http.transfer import CONNECTION
 from router_service.telemetry.logs import log_request
 
 MIN_READ_BYTES = 16 * 1024
@@ -118,6 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_refused = False
         """Whether all further bytes are ignored."""
         self._method = self._version = b""
+        self.on_left: Callable[[], None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # Callbacks of the event loop (asyncio.Protocol).
@@ -125,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request; with too many connections, close an idle one."""
         super().connection_made(cast("asyncio.Transport", transport))
-        self._extensions: dict[str, Any] = {PART_WRITER: _ChunkWriter(self)}
+        self._extensions: dict[str, Any] = {CONNECTION: self}
         self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
         if len(self.connections) > self.shared.max_connections:
             self._make_room()
@@ -139,6 +140,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._take_waiting()
         self._extensions = {}  # which refer to this object
         super().connection_lost(exc)
+        if self.cycle is not None and self.cycle.disconnected:
+            self._tell_left()
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes of the current request, and keep those of the next one for later.
@@ -182,6 +185,26 @@ class BoundedProtocol(HttpToolsProtocol):
         """Stop the check, because the client has read enough."""
         super().resume_writing()
         self._stop(_READER)
+
+    # What the app may use (`ClientConnection`).
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has disconnected."""
+        return self.cycle.disconnected
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a part can be written now: the client is there, and has read all but 64 KB."""
+        return not (self.flow.write_paused or self.transport.is_closing())
+
+    def write_part(self, part: bytes) -> None:
+        """Write a part of the current answer, which must be chunked."""
+        cast("_Cycle", self.cycle).write_part(part)
+
+    def _tell_left(self) -> None:
+        if self.on_left is not None:
+            self.on_left()
 
     # Reading.
 
@@ -259,11 +282,15 @@ class BoundedProtocol(HttpToolsProtocol):
             )
         super().on_message_begin()
         self._has_begun = True
+        self.on_left = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header. Trailers are dropped, because the gateway does not use them."""
         if self._reading is _Reading.HEAD:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request whose head is complete."""
@@ -434,6 +461,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
+            self._tell_left()
             if self.cycle.response_started:
                 self.transport.abort()
                 return
@@ -545,7 +573,7 @@ class _Cycle(RequestResponseCycle):
     def _head_of(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Return the status line and the headers, as uvicorn does, but check them together."""
         self.response_started, self.waiting_for_100_continue = True, False
-        headers = [(name.lower(), value) for name, value in (*self.default_headers, *headers)]
+        headers = [*self.default_headers, *headers]  # with names in lower case (ASGI)
         names = [name for name, _ in headers]
         if HEADER_RE.search(b"".join(names)):
             raise RuntimeError("Invalid HTTP header name.")
@@ -569,22 +597,6 @@ class _Cycle(RequestResponseCycle):
         elif not self.keep_alive:
             lines.append(b"connection: close")
         return STATUS_LINE[status] + b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class _ChunkWriter(PartWriter):
-    """Writer of parts of the current answer of a connection, which must be chunked."""
-
-    protocol: BoundedProtocol
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a part can be written now: the client is there, and has read all but 64 KB."""
-        return not (self.protocol.flow.write_paused or self.protocol.transport.is_closing())
-
-    def write_part(self, part: bytes) -> None:
-        """Write a part in one chunk."""
-        cast("_Cycle", self.protocol.cycle).write_part(part)
 
 
 def protocol_with_limits(limits: ConnectionLimits) -> type[BoundedProtocol]:

@@ -28,7 +28,7 @@ from router_service.http.error_responses import (
     status_of,
     upstream_error_body,
 )
-from router_service.http.transfer import PartWriter, send_part, send_whole, start
+from router_service.http.transfer import ClientConnection, send_part, send_whole, start
 from router_service.requests.call import Call, Ending
 from router_service.requests.candidates import Candidate
 from router_service.requests.verification import Verification
@@ -56,7 +56,7 @@ class AnswerRelay:
     gateway: Gateway
     upstreams: RetryingClient
     send: Send
-    writer: PartWriter | None = None
+    writer: ClientConnection | None = None
     """Writes events of a stream that arrive while the relay waits; None if all are sent."""
     verification: Verification | None = None
     """Asks arms for the answer until the verifier accepts one; None if it is not verified."""

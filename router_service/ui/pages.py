@@ -231,7 +231,7 @@ async def explain(
             body,
             policy,
         )
-        return await unless_client_leaves(request.receive, explained)
+        return await unless_client_leaves(request, explained)
 
 
 @routes.post("/api/ask/{api}")
