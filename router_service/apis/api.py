@@ -163,6 +163,14 @@ class UpstreamApi(ABC):
     default_headers: ClassVar[Mapping[str, str]] = {}
     """Headers that the API requires, for requests without them."""
 
+    call_reason: ClassVar[re.Pattern[bytes] | None] = None
+    """In an answer or event, the reason which says that it calls tools, after a group with its
+    key. What a model writes cannot match, because its quotes are escaped."""
+    text_reason: ClassVar[bytes] = b""
+    """The reason of an answer that ends its turn without calls."""
+    call_mark: ClassVar[re.Pattern[bytes] | None] = None
+    """The beginning of a call in a whole answer."""
+
     def __str__(self) -> str:
         """Return the name."""
         return self.name
@@ -212,6 +220,19 @@ class UpstreamApi(ABC):
         return ""
 
     # Answers
+
+    def has_calls(self, body: bytes) -> bool:
+        """Return whether a whole answer has calls."""
+        return self.call_mark is not None and self.call_mark.search(body) is not None
+
+    def without_call_reason(self, body: bytes) -> bytes:
+        """Return an answer or event without calls, which does not say that it calls tools.
+
+        Clients would wait for calls. It is the same object if nothing is to be changed.
+        """
+        if self.call_reason is None or self.call_reason.search(body) is None:
+            return body
+        return self.call_reason.sub(rb"\g<1>" + self.text_reason, body)
 
     @abstractmethod
     def recognizes(self, value: Mapping[str, Json]) -> bool:
@@ -289,14 +310,6 @@ class Api(UpstreamApi):
     proof_pattern: ClassVar[re.Pattern[bytes] | None] = None
     """A proof of reasoning in a request's body. Other values may match too, such as images. If its
     group is empty, the empty text stands for all reasoning in the body."""
-
-    call_reason: ClassVar[re.Pattern[bytes] | None] = None
-    """In an answer or event, the reason which says that it calls tools, after a group with its
-    key. What a model writes cannot match, because its quotes are escaped."""
-    text_reason: ClassVar[bytes] = b""
-    """The reason of an answer that ends its turn without calls."""
-    call_mark: ClassVar[re.Pattern[bytes] | None] = None
-    """The beginning of a call in a whole answer."""
 
     ping: ClassVar[bytes] = b": ping\n\n"
     """What keeps the client of a translated stream waiting: a comment, or an event if clients of
@@ -376,19 +389,6 @@ class Api(UpstreamApi):
         record.feed(value)
         return record.answer()
 
-    def has_calls(self, body: bytes) -> bool:
-        """Return whether a whole answer has calls."""
-        return self.call_mark is not None and self.call_mark.search(body) is not None
-
-    def without_call_reason(self, body: bytes) -> bytes:
-        """Return an answer or event without calls, which does not say that it calls tools.
-
-        Clients would wait for calls. It is the same object if nothing is to be changed.
-        """
-        if self.call_reason is None or self.call_reason.search(body) is None:
-            return body
-        return self.call_reason.sub(rb"\g<1>" + self.text_reason, body)
-
     def keep_alive(self, model: str) -> KeepAlive:
         """Return what begins a stream before its answer is known; `model` is what was asked for."""
         return KeepAlive(b": keep-alive\n\n")
@@ -440,6 +440,7 @@ class OpenAIApi(Api):
 
 
 _OPENAI = frozenset({"openai", "azure"})
+_LIMITS_CALL_IDS = _OPENAI | {"mistral"}
 _READS_REASONING = frozenset(
     "deepseek moonshot openrouter hosted_vllm vllm zai minimax dashscope".split()
 )
@@ -472,7 +473,7 @@ class Target:
     @property
     def limits_call_ids(self) -> bool:
         """Whether the provider rejects ids of calls that other servers of the same API make."""
-        return self.is_openai or self.provider == "mistral"
+        return self.provider in _LIMITS_CALL_IDS
 
     def call_id(self, call_id: str) -> str:
         """Return a call's id, or a hash of it if the target would reject the id."""

@@ -100,11 +100,11 @@ APIS = Registry((CHAT, RESPONSES, MESSAGES, CONVERSE))
 """All APIs. To add one, add it here."""
 
 
-def parse_answer(value: Json) -> ParsedAnswer | None:
-    """Parse a whole answer of any API. Return None if it is too long to be kept."""
+def parse_answer(value: Json, api: UpstreamApi | None = None) -> ParsedAnswer | None:
+    """Parse a whole answer, by default of any API. Return None if it is too long to be kept."""
     if not isinstance(value, dict):
         return ParsedAnswer()
-    api = APIS.recognize(value) or APIS.api_of(value)
+    api = api or APIS.recognize(value) or APIS.api_of(value)
     return api.parse_answer(value)
 
 

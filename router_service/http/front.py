@@ -15,6 +15,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from router_service.access.admission import Grant
+from router_service.access.limits import IncomingRequest
 from router_service.apis.api import HEADER_PREFIXES
 from router_service.core.errors import (
     InvalidRequestError,
@@ -125,8 +127,10 @@ class Front:
                 await refuse(self._gateway, scope, error)(scope, receive, send_with_headers)
         finally:
             final = status or CLIENT_LEFT
-            self._settle(call, final)
-            self._gateway.recorder.ended(call, final, RecordKind.OWN, method=scope["method"])
+            if call.admitted is not None:
+                self._settle(call, *call.admitted, final)
+            if not call.is_logged:
+                self._gateway.recorder.ended(call, final, RecordKind.OWN, method=scope["method"])
             call.trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
 
     def _identify(self, scope: Scope) -> Call:
@@ -197,12 +201,10 @@ class Front:
             headers = _with_granted(headers, call.admitted[1].headers)
         return headers
 
-    def _settle(self, call: Call, status: int) -> None:
+    def _settle(self, call: Call, admitted: IncomingRequest, grant: Grant, status: int) -> None:
         """Account for a request that was admitted."""
-        if call.admitted is None:
-            return
         try:
-            self._gateway.access.settle(*call.admitted, status, call.record)
+            self._gateway.access.settle(admitted, grant, status, call.record)
         except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
             _log.exception("settlement failed: id=%s status=%d", call.decision_id, status)
 

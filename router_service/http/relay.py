@@ -167,7 +167,7 @@ class AnswerRelay:
         if reader is None:
             if opened.status >= 400 or opened.rest is not None or opened.is_skimmed:
                 return
-            candidate.answer = parse_answer(opened.value)
+            candidate.answer = parse_answer(opened.value, opened.api)
         else:
             record = reader.accumulator
             if reader.error is not None or not (record.has_stopped or record.is_done):

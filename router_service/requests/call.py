@@ -177,19 +177,20 @@ class Call:
     def is_fallback(self) -> bool:
         """Whether a model other than the chosen one answers."""
         # Compared by name, because a model is copied without the deployments that cannot answer.
-        chosen = self.plan.models[0]
-        return self.plan.verified is None and self.accepted.model.name != chosen.name
+        plan = self.plan
+        return self.accepted.model.name != plan.models[0].name and plan.verified is None
 
     @property
     def reason(self) -> Reason:
         """Why the model answers."""
-        if self.plan.unverified is UnverifiedReason.TEXT:
+        plan = self.plan
+        if plan.unverified is UnverifiedReason.TEXT:
             return Reason.TEXT
-        if self.plan.unverified is UnverifiedReason.UNGROUNDED:
+        if plan.unverified is UnverifiedReason.UNGROUNDED:
             return Reason.UNGROUNDED
-        if self.plan.verified is not None:
+        if plan.verified is not None:
             return Reason.VERIFIED
-        return Reason.FALLBACK if self.is_fallback else self.plan.reason
+        return Reason.FALLBACK if self.is_fallback else plan.reason
 
     @property
     def arm(self) -> str | None:
@@ -272,11 +273,12 @@ class Call:
     def decision_headers(self, *, with_cost: bool = False) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe the decision, and the cost if it is known."""
         plan, accepted, policy = self.plan, self.accepted, self.plan.policy
-        self.why = self._explain()
+        reason = self.reason
+        self.why = self._explain(reason)
         values: dict[bytes, str | None] = {
             b"x-switchcraft-decision-id": self.decision_id,
             b"x-switchcraft-model": accepted.model.name,
-            b"x-switchcraft-reason": self.reason,
+            b"x-switchcraft-reason": reason,
             b"x-switchcraft-attempts": str(sum([len(each.attempts) for each in self.candidates])),
             b"x-switchcraft-policy": None if policy is None else str(policy),
             b"x-switchcraft-why": self.why,
@@ -305,9 +307,9 @@ class Call:
             if value is not None
         ]
 
-    def _explain(self) -> str | None:
+    def _explain(self, reason: Reason) -> str | None:
         """Return why the model answers; None if the reason says everything."""
-        accepted, decision, reason = self.accepted, self.plan.decision, self.reason
+        accepted, decision = self.accepted, self.plan.decision
         if accepted.failure == Failure.UNUSABLE and accepted.error is not None:
             label = arm_label(accepted.arm or accepted.model.name, accepted.model.name)
             sentence = (

@@ -292,8 +292,9 @@ def untranslatable(model: Model, request: ParsedRequest) -> tuple[str, ...]:
     """Return what cannot be sent to a model, or nothing if one of its deployments can get it."""
     if request.translation is None:
         return ()
-    found = [request.translation.obstacles(deployment) for deployment in model.deployments]
-    return () if () in found else found[0]
+    if request.translation.able(model):
+        return ()
+    return request.translation.obstacles(model.deployments[0])
 
 
 def _prices(by_arm: Mapping[str, Model]) -> dict[str, Price]:

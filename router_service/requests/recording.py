@@ -178,6 +178,7 @@ def _record_of(call: Call) -> Record:
     error, conversation = accepted.error, plan.conversation
     attempts = call.attempts
     deployments = accepted.attempts or attempts
+    reason, team = call.reason, call.key.team
     record = Record(
         kind=RecordKind.PLANNED,
         id=call.decision_id,
@@ -188,13 +189,13 @@ def _record_of(call: Call) -> Record:
         created=time.time(),
         latency_s=time.perf_counter() - call.started_s,
         key=call.key.name,
-        team=call.team,
+        team=None if team is None else team.name,
         model=accepted.model.name,
         trace_id=call.trace.trace_id,
         deployment=deployments[-1].deployment_id if deployments else None,
         attempts=len(attempts),
         arm=call.arm,
-        reason=call.reason,
+        reason=reason,
         stream=plan.request.stream,
         calls=len(accepted.answer.calls) if accepted.answer else None,
         actual_cost_usd=call.cost_usd,

@@ -404,7 +404,7 @@ class Verification:
         if opened.rest is not None:
             raise _too_long(opened)
         if reader is None:
-            candidate.answer = None if opened.is_skimmed else parse_answer(opened.value)
+            candidate.answer = None if opened.is_skimmed else parse_answer(opened.value, opened.api)
         else:
             parts, size_bytes = [], 0
             events: bytes | None = opened.body

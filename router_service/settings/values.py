@@ -272,6 +272,8 @@ class Model(Frozen):
     @property
     def is_balanced(self) -> bool:
         """Whether several deployments share the model's requests by weight."""
+        if len(self.deployments) == 1:
+            return False
         weighted = sum([deployment.weight > 0 for deployment in self.deployments])
         return (weighted or len(self.deployments)) > 1
 

@@ -161,10 +161,12 @@ class BodyTemplate:
         """Return whether one of the marks is in the body, outside of the names of the model."""
         return any(self.body.find(mark, *span) >= 0 for mark in marks for span in self.spans)
 
-    def find_all(self, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
-        """Yield all matches of a pattern outside of the names of the model."""
+    def find_all(self, pattern: re.Pattern[bytes]) -> list[bytes]:
+        """Return all matches of a pattern outside of the names of the model."""
+        found: list[bytes] = []
         for span in self.spans:
-            yield from pattern.findall(self.body, *span)
+            found += pattern.findall(self.body, *span)
+        return found
 
 
 @lru_cache(maxsize=1000)

@@ -225,25 +225,27 @@ class UpstreamAnswer:
 
         connection.on_part = pass_part
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, without secrets.
+    async def read(self) -> bytes:
+        """Return the next part of the body without secrets, or no bytes at its end.
 
         Raise UpstreamError if it ends too early or if nothing arrives in time.
         """
-        redactor, read_part = self._redactor, self._read_part
-        while read_part is not None:
+        redactor = self._redactor
+        while self._read_part is not None:
             with self._guard:
-                part = await read_part()
-            if not part:
-                break
+                part = await self._read_part()
+            if not part or self.has_arrived:
+                self._read_part = None
             if redactor is not None:
-                part = redactor.feed(part)
+                part = redactor.feed(part) + (b"" if self._read_part else redactor.end())
             if part:
-                yield part
-            if self.has_arrived:
-                break
-        if redactor is not None and (rest := redactor.end()):
-            yield rest
+                return part
+        return b""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the parts of the body as `read` returns them."""
+        while part := await self.read():
+            yield part
 
     def __enter__(self) -> Self:
         """Return the answer, which is closed when the block is left."""

@@ -192,11 +192,10 @@ class RetryingClient:
 
     async def _try_model(self, model: Model, call: Call, candidate: Candidate) -> StartedAnswer:
         """Try a model's deployments until one answers or no further retry is allowed."""
-        translation = call.translation
-        if translation is not None:
-            able = tuple(d for d in model.deployments if translation.target_of(d) is not None)
+        if call.translation is not None:
+            able = call.translation.able(model)
             if len(able) < len(model.deployments):
-                model = model.model_copy(update={"deployments": able})
+                model = model.model_copy(update={"deployments": tuple(able)})
         failed_ids: set[str] = set()
         failures = 0
         unsafe: UpstreamError | None = None  # the first failure after which nothing may be repeated

@@ -165,6 +165,8 @@ class StartedAnswer:
     is_translated: bool = False
     """Whether the upstream speaks another API than the client. `body` is the client's, `value` the
     upstream's, and errors are still the upstream's."""
+    api: UpstreamApi | None = None
+    """The API of `value`; None if it is not known, or if there is none."""
     is_skimmed: bool = False
     """Whether `value` has only what `skim` found, because the body is too large to be decoded."""
 
@@ -200,6 +202,7 @@ async def read_whole(
     Raise UpstreamError if the answer is unusable, so that another upstream can be tried. If the
     answer is too large to be buffered, `started.rest` yields the part that is still unread.
     """
+    started.api = api
     if answer.status >= 400:
         started.body = await _read_error(answer)
         return
@@ -208,17 +211,18 @@ async def read_whole(
     limit_bytes = MAX_HELD_BYTES if answer.is_compressed else MAX_WHOLE_BYTES
     if answer.declared_bytes > limit_bytes:
         raise _too_long(answer, limit_bytes)
-    body, parts = bytearray(), answer.chunks()
-    async for part in parts:
-        body += part
-        if len(body) > limit_bytes:
+    parts, size_bytes = [], 0
+    while part := await answer.read():
+        parts.append(part)
+        size_bytes += len(part)
+        if size_bytes > limit_bytes:
             raise _too_long(answer, limit_bytes)
-        if len(body) > MAX_HELD_BYTES or not answer.reserve(len(body)):
+        if size_bytes > MAX_HELD_BYTES or not answer.reserve(size_bytes):
             if translator is not None:
                 raise _too_long(answer, MAX_HELD_BYTES)
-            started.rest = _read_rest(answer, parts, limit_bytes - len(body))
+            started.rest = _read_rest(answer, limit_bytes - size_bytes)
             break
-    started.body = bytes(body)
+    started.body = b"".join(parts)
     if started.rest is not None:
         started.value, started.is_skimmed = skim(started.body), True
         return
@@ -245,10 +249,8 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
     error is about the operator's account.
     """
     parts = bytearray()
-    async for part in answer.chunks():
+    while len(parts) <= MAX_ERROR_BYTES and (part := await answer.read()):
         parts += part
-        if len(parts) > MAX_ERROR_BYTES:
-            break
     body = b"" if len(parts) > MAX_ERROR_BYTES or answer.has_secrets else bytes(parts)
     value = unwrapped(decode_json(body))
     error = value.get("error", value) if isinstance(value, dict) else None
@@ -318,15 +320,13 @@ def _reported_error(
     )
 
 
-async def _read_rest(
-    answer: UpstreamAnswer, parts: AsyncIterator[bytes], left_bytes: int
-) -> AsyncIterator[bytes]:
+async def _read_rest(answer: UpstreamAnswer, left_bytes: int) -> AsyncIterator[bytes]:
     """Yield the parts that follow the buffered ones.
 
     The buffered parts have been forwarded by then, so their memory is released.
     """
     answer.reserve(0)
-    async for part in parts:
+    while part := await answer.read():
         left_bytes -= len(part)
         if left_bytes < 0:
             raise _too_long(answer, MAX_WHOLE_BYTES)
@@ -357,7 +357,7 @@ def _in_clients_api(
     if is_of_another_api(started.value, api):
         raise UpstreamError(answer.model, ANOTHER_API, Failure.MALFORMED)
     if translator is None:
-        if isinstance(api, Api) and not api.has_calls(started.body):
+        if api is not None and not api.has_calls(started.body):
             return api.without_call_reason(started.body)
         return started.body
     try:
@@ -582,7 +582,7 @@ class EventReader:
             self._answer.pass_on(is_short, take)
 
     async def _read_events(self) -> AsyncIterator[bytes]:
-        async for chunk in self._answer.chunks():
+        while chunk := await self._answer.read():
             for start in range(0, len(chunk), MAX_READ_BYTES):
                 if start:
                     await asyncio.sleep(0)
@@ -608,7 +608,7 @@ class EventReader:
         """
         with suppress(TimeoutError, UpstreamError):
             async with asyncio.timeout(MAX_END_WAIT_S):
-                await anext(self._answer.chunks(), None)
+                await self._answer.read()
 
     def _last_parts(self) -> Iterator[bytes]:
         """Yield what follows the last complete event."""

@@ -126,13 +126,20 @@ class Translation:
             return self.client
         return next((target for target in deployment.apis if not self._lost(target)), None)
 
-    def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
-        """Return descriptions of what keeps the request from being sent to a deployment.
+    def able(self, model: Model) -> Sequence[Deployment]:
+        """Return the deployments of a model that can get the request.
 
         Raises InvalidRequestError as `target_of` does.
         """
-        if self.target_of(deployment) is not None:
-            return ()
+        for deployment in model.deployments:
+            if self.client not in deployment.apis:
+                break
+        else:
+            return model.deployments
+        return [each for each in model.deployments if self.target_of(each) is not None]
+
+    def obstacles(self, deployment: Deployment) -> tuple[str, ...]:
+        """Return descriptions of what keeps the request from a deployment that is not able."""
         lost = self._lost(deployment.apis[0]) if deployment.apis else ()
         shown = [f"the field {path!r} of {self.client.title}" for path in lost[:MAX_NAMED_FIELDS]]
         more = (f"{len(lost) - len(shown)} more fields",) if len(lost) > len(shown) else ()
@@ -159,19 +166,22 @@ class Translation:
         `api` is what `target_of` returns. Without `has_thinking`, there is no reasoning in it at
         all. Raises UpstreamError if there is too little memory.
         """
+        limit_tokens = model.capabilities.max_output_tokens
+        name, can_reason = deployment.upstream_model, deployment.supports_reasoning
+        target = Target(api, name, deployment.provider, limit_tokens, can_reason)
+        if api is self.client:
+            body = without_attached(self.body.with_model(name))
+            body = api.with_fitting_call_ids(body, target)
+            proofs = self.proofs
+            if has_thinking and not proofs:
+                return body
         account = account_of(deployment, api)
 
         def is_foreign(proof: str) -> bool:
             return not has_thinking or memory.is_foreign(proof, account)
 
-        limit_tokens = model.capabilities.max_output_tokens
-        name, can_reason = deployment.upstream_model, deployment.supports_reasoning
-        target = Target(api, name, deployment.provider, limit_tokens, can_reason)
         if api is self.client:
-            body = without_attached(self.body.with_model(deployment.upstream_model))
-            body = api.with_fitting_call_ids(body, target)
-            proofs = self.proofs if has_thinking else ()
-            if has_thinking and not any(p.startswith(SEAL) or is_foreign(p) for p in proofs):
+            if not any(proof.startswith(SEAL) or is_foreign(proof) for proof in proofs or ("",)):
                 return body
             kept = api.without_foreign_thinking(loads_exactly(body), is_foreign)
             return body if kept is None else orjson.dumps(kept)
@@ -220,10 +230,11 @@ class Translation:
         """
         if self._proofs is None:
             marks, pattern = self.client.proof_marks, self.client.proof_pattern
-            has_any = pattern is not None and (not marks or self.body.contains_any(marks))
-            found = self.body.find_all(pattern) if pattern is not None and has_any else ()
+            found: Sequence[bytes] = ()
+            if pattern is not None and (not marks or self.body.contains_any(marks)):
+                found = self.body.find_all(pattern)
             distinct = dict.fromkeys(found)
-            self._proofs = [proof.decode(errors="replace") for proof in distinct]
+            self._proofs = [proof.decode(errors="replace") for proof in distinct] if found else []
         return self._proofs
 
     def refuse_proofs(self, deployment: Deployment, api: UpstreamApi, memory: ProofMemory) -> None:
