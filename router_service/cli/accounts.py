@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from router_service.access.accounts import Accounts
     from router_service.access.specs import BudgetView, CreatedKey, KeyView, TeamView
+    from router_service.database.engine import Database
+    from router_service.settings import Settings
 
     S = TypeVar("S", bound=BaseModel)
 
@@ -439,8 +441,16 @@ def _warn_of_unknown_models(config: Path | None, models: Iterable[str] | None) -
 
 @contextmanager
 def _open_accounts(config: Path | None) -> Iterator[Accounts]:
-    """Yield the accounts of the configuration's database, whose tables are created if missing."""
+    """Yield the accounts of the configuration's database."""
     from router_service.access.accounts import Accounts
+
+    with open_database(config) as (settings, database):
+        yield Accounts(database, settings.keys)
+
+
+@contextmanager
+def open_database(config: Path | None) -> Iterator[tuple[Settings, Database]]:
+    """Yield a configuration, and its database, whose tables are created if missing."""
     from router_service.database.engine import SETTING, Database
     from router_service.settings import read_settings
 
@@ -454,7 +464,7 @@ def _open_accounts(config: Path | None) -> Iterator[Accounts]:
     database = Database(settings.database.url.get_secret_value())
     try:
         database.prepare()
-        yield Accounts(database, settings.keys)
+        yield settings, database
     finally:
         database.close()
 

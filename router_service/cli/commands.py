@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from router_service.cli.accounts import keys, teams
+from router_service.cli.accounts import Config, Json, keys, open_database, teams
 from router_service.cli.setup import setup
 from router_service.command_line import SEVERAL, Count, create_command_line
 from router_service.core.addresses import read_port
@@ -115,6 +115,37 @@ def check(config: Path | None = None, *, ask: bool = False, json: bool = False) 
         report = {"ok": not has_failed, "findings": findings}
         print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
     return int(has_failed)
+
+
+@app.command
+def compare(*, config: Config = None, json: Json = False) -> None:
+    """Show how often a second model makes the same calls as the delivered answers.
+
+    `router.compare` in the configuration asks the second model for a share of the requests. Shows
+    the share of answers with the same calls, with 95% intervals, and the cost and the time of both,
+    by key and by tool, in the last 30 days.
+
+    Example: `switchcraft compare --config gateway.yaml`
+
+    Args:
+        json: print JSON
+    """
+    from router_service.telemetry.comparisons import comparison_lines, read_comparisons
+
+    with open_database(config) as (settings, database):
+        models = read_comparisons(database)
+    if json:
+        import orjson
+
+        described = [each.model_dump(mode="json") for each in models]
+        print(orjson.dumps(described, option=orjson.OPT_INDENT_2).decode())
+        return
+    lines = comparison_lines(models)
+    if not lines:
+        lines = ["No request has been compared in the last 30 days."]
+        if settings.router.compare.model is None:
+            lines.append("Set router.compare: {model: NAME} in the configuration to compare some.")
+    print("\n".join(lines))
 
 
 @app.command

@@ -355,7 +355,25 @@ class LoggedEvidence(_Line):
     strength: Literal["weak"] = "weak"
 
 
-Line = Annotated[LoggedDecision | LoggedFeedback | LoggedEvidence, Field(discriminator="type")]
+class LoggedComparison(_Line):
+    """Another model's answer to a logged request, which was asked for a comparison."""
+
+    type: Literal["comparison"] = "comparison"
+    decision_id: str
+    model: str
+    is_same: bool
+    """Whether it makes the same calls as the delivered answer."""
+    cost_usd: float
+    seconds: float
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    content: AnswerContent | None = None
+
+
+Line = Annotated[
+    LoggedDecision | LoggedFeedback | LoggedEvidence | LoggedComparison,
+    Field(discriminator="type"),
+]
 
 read_line: TypeAdapter[Line] = TypeAdapter(Line)
 """Validates a line; raises pydantic.ValidationError."""

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from router_service.database.usage_sums import USAGE_SUMS
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration; a new database starts with it."""
 
 MAX_NAME = 200
@@ -245,3 +245,24 @@ recent_requests = Table(
 )
 """The latest requests, without their content. Rows are kept in the order of time, so that the
 newest ones are read, and the oldest ones deleted, together."""
+
+comparisons = Table(
+    "comparisons",
+    metadata,
+    # The id of the delivered answer's decision.
+    Column("id", _name(40), primary_key=True),
+    Column("ended_s", Float, nullable=False, index=True),
+    Column("key", _name()),
+    # NULL if neither answer calls a tool.
+    Column("tool", _name()),
+    Column("model", _name(), nullable=False),
+    # The model that answered in the background.
+    Column("other", _name(), nullable=False),
+    # Whether both answers make the same calls; NULL if the other model gave none.
+    Column("is_same", Boolean),
+    Column("cost_nusd", BigInteger),
+    Column("other_nusd", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("other_seconds", Float, nullable=False),
+)
+"""Delivered answers beside those of a second model (`router.compare`), without their content."""

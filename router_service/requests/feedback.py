@@ -30,6 +30,7 @@ from router_service.core.decision_record import (
     Content,
     DecisionRecord,
     LoggedCall,
+    LoggedComparison,
     LoggedDecision,
     LoggedEvidence,
     LoggedFeedback,
@@ -82,7 +83,7 @@ class BackgroundLog:
         self._evidence = evidence
         # The stores of the evidence are asynchronous. This loop runs in the worker's thread.
         self._loop = asyncio.Runner()
-        self._worker = BackgroundWorker[Call | LoggedFeedback](
+        self._worker = BackgroundWorker[Call | LoggedFeedback | LoggedComparison](
             self._handle,
             max_items=settings.max_queued,
             when_idle=self._log.tidy,
@@ -120,13 +121,13 @@ class BackgroundLog:
         if self._settings.check_calls:
             self._count_calls(ended, [CallValidity.UNCHECKED] * calls)
 
-    def feedback(self, line: LoggedFeedback) -> None:
-        """Queue a client's feedback on an answer."""
+    def write(self, line: LoggedFeedback | LoggedComparison) -> None:
+        """Queue a client's feedback on an answer, or another model's answer, for the log."""
         if self._settings.path is not None and not self._worker.put(line):
             self._metrics.lost_records.labels("decision_log", "full").inc()
 
-    def _handle(self, item: Call | LoggedFeedback) -> None:
-        if isinstance(item, LoggedFeedback):
+    def _handle(self, item: Call | LoggedFeedback | LoggedComparison) -> None:
+        if not isinstance(item, Call):
             self._log.write(item)
             return
         ended, answer, settings = item, item.accepted.answer, self._settings
@@ -434,7 +435,7 @@ class Feedback:
                 label = probability_bin(probability)
                 self._metrics.calibration_decisions.labels(label, given.verdict).inc()
                 self._metrics.calibration_predicted.labels(label).inc(probability)
-        self._background.feedback(
+        self._background.write(
             LoggedFeedback(
                 created=time.time(),
                 decision_id=record.id,

@@ -152,7 +152,14 @@ class Pool:
         by_field: dict[str, Model | None] = {}
         for field_name in ("chat_model", "pass_through", "baseline_model", "last_resort"):
             with errors.collecting():
-                by_field[field_name] = _model_named_by(settings, models, field_name)
+                name: str | None = getattr(settings.router, field_name)
+                by_field[field_name] = _model_named_by(settings, models, field_name, name)
+        with errors.collecting():
+            name = settings.router.compare.model
+            compared = _model_named_by(settings, models, "compare.model", name)
+            if compared is not None and compared.price is None:
+                problem = f"the price of {name!r} is unknown, so it has no budget; {UNPRICED}"
+                raise settings.error("router.compare.model", problem)
         errors.raise_any()
         by_arm = {arm: models[name] for arm, name in mapping.models.items()}
         named = by_field["chat_model"]
@@ -495,9 +502,10 @@ def _unique(models: Iterable[Model]) -> tuple[Model, ...]:
     return tuple({model.name: model for model in models}.values())
 
 
-def _model_named_by(settings: Settings, models: PoolModels, field: str) -> Model | None:
+def _model_named_by(
+    settings: Settings, models: PoolModels, field: str, name: str | None
+) -> Model | None:
     """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
-    name: str | None = getattr(settings.router, field)
     if name is None or name in settings.unreadable_models:
         return None
     try:

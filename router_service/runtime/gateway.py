@@ -25,6 +25,7 @@ from router_service.database.engine import SQLITE_PREFIX, Database
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
 from router_service.requests.call import Call
+from router_service.requests.comparing import ModelComparer
 from router_service.requests.conversations import (
     ConversationDecisions,
     ConversationIndex,
@@ -57,6 +58,7 @@ from router_service.store.records import (
     UpstreamObject,
 )
 from router_service.store.shared_limits import SharedLimits
+from router_service.telemetry.comparisons import Comparisons
 from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.recent_requests import RecentRequests
 from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S, UsageHistory
@@ -150,10 +152,17 @@ class Gateway:
         self.usage = UsageHistory(settings.usage, settings.database)
         self.background = BackgroundLog(log, self.metrics, self.usage, evidence)
 
+        comparisons = Comparisons()
+        self.database.every(WRITE_EVERY_S, "comparisons", comparisons.write)
+        self.comparer = ModelComparer(
+            lambda: self.engine, comparisons, self.background, self.metrics
+        )
+
         def on_ended(call: Call) -> None:
             self.conversations.answered(call)
             self.conversation_index.answered(call)
             self.background.answered(call)
+            self.comparer.answered(call)
 
         self.database.every(WRITE_EVERY_S, "usage", self.usage.write)
         self.database.every(CONTINUE_TIDYING_S, "old usage", self.usage.tidy)
@@ -301,6 +310,7 @@ class Gateway:
         self.lists.close()
         await self.reloader.aclose()
         await self.syncer.aclose()
+        await self.comparer.aclose()
         await self.engine.retire()
         self.recorder.flush()
         await self.background.aclose()

@@ -529,6 +529,25 @@ class AgentSettings(Frozen):
     requests are routed like others."""
 
 
+class CompareSettings(Frozen):
+    """A second model that answers a share of the requests in the background, to compare with it.
+
+    Its answers are never delivered and delay nothing. `switchcraft compare` and the page show how
+    often it makes the same calls as the delivered answers, at which cost and in which time.
+    """
+
+    model: Name | None = None
+    """Model of `model_list` that answers the requests a second time. Without it, nothing is
+    compared."""
+    share: Share = 0.02
+    """Share (0 to 1) of the requests with tools whose delivered answer is complete. Requests that
+    this model has answered, or must not get, are not compared; nor are those whose answers cannot
+    be verified, for example because the provider would store them."""
+    budget_usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    """Most that the second answers may cost in 30 days, in USD. It is no part of the budgets of
+    keys and teams."""
+
+
 class RouterSettings(Frozen):
     """The routing decision, and the models it can choose."""
 
@@ -622,6 +641,7 @@ class RouterSettings(Frozen):
     serve the request, all equally likely. A log of such decisions can evaluate arms that the policy
     never picks. Requests with the policy `verified` are not explored."""
     verification: VerificationSettings = VerificationSettings()
+    compare: CompareSettings = CompareSettings()
     risk: RiskSettings = RiskSettings()
     conversations: ConversationSettings = ConversationSettings()
     agents: AgentSettings = AgentSettings()

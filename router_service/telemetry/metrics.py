@@ -385,6 +385,15 @@ class Metrics:
         "arm",
         starts=[_each(Known.PRICED_ARMS, if_verified=True)],
     )
+    # Comparisons with a second model (router.compare).
+    comparisons = _counter(
+        "comparisons",
+        "Requests that a second model was to answer in the background, by outcome: same or "
+        "different calls, failed (no answer), busy (too many at once, or the price is unknown), "
+        "over_budget.",
+        "outcome",
+        starts=[_each(("same", "different", "failed", "busy", "over_budget"))],
+    )
     # Upstreams.
     attempts = _counter(
         "upstream_attempts",

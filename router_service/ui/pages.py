@@ -40,6 +40,7 @@ from router_service.requests.explain import Explained
 from router_service.requests.mapping import Basis, UnroutedModel
 from router_service.requests.parsing import Endpoint
 from router_service.runtime.engine import Engine
+from router_service.telemetry.comparisons import ComparedModel, read_comparisons
 from router_service.ui.verified_steps import PlaygroundAnswer
 
 FOLDER = Path(__file__).parent / "web"
@@ -251,6 +252,20 @@ async def advice(request: Request, *, known: bool = False) -> Advice:
     """Return which few models are enough: of the configured ones, or of all that are known."""
     explainer = gateway_of(request).engine.explainer
     return await asyncio.to_thread(explainer.advise, knows_all=known)
+
+
+@routes.get("/api/comparisons", response_model=tuple[ComparedModel, ...])
+async def compared_models(request: Request) -> Response:
+    """Return how the answers of `router.compare.model` compare with the delivered ones."""
+    database = gateway_of(request).database
+    if database.failure is not None:
+        raise database.failure  # at once, instead of after the connection's timeout
+
+    def read() -> bytes:
+        models = read_comparisons(database.database)
+        return orjson.dumps([each.model_dump(mode="json") for each in models])
+
+    return json_answer(request, await read_database(request, read))
 
 
 @routes.get("/api/tasks/{task}")

@@ -188,6 +188,30 @@ export interface Choice {
   floor: number | null;
 }
 
+/** What the comparisons of one key, of one tool, or all say. */
+export interface ComparedGroup {
+  name: string;
+  comparisons: number;
+  same: number;
+  low: number;
+  high: number;
+  usd: number;
+  other_usd: number;
+  seconds: number;
+  other_seconds: number;
+}
+
+/** How one model's answers compare with the delivered ones. */
+export interface ComparedModel {
+  other: string;
+  failed: number;
+  spent_usd: number;
+  sentence: string;
+  total: ComparedGroup | null;
+  keys: Array<ComparedGroup>;
+  tools: Array<ComparedGroup>;
+}
+
 /**
  * What people see of a policy where they can choose its number, as on the page.
  *

@@ -23,6 +23,6 @@ def test_full_queue_drops_and_counts(tmp_path: Path) -> None:
     usage = UsageHistory(UsageSettings(), DatabaseSettings())
     log = BackgroundLog(settings, metrics, usage, WeakEvidence(*guarded, keeps_names=False))
     for _ in range(5):  # it is not started
-        log.feedback(LoggedFeedback(created=1, decision_id="dec_1", correct=True))
+        log.write(LoggedFeedback(created=1, decision_id="dec_1", correct=True))
     labels = {"kind": "decision_log", "reason": "full"}
     assert metrics.registry.get_sample_value("switchcraft_lost_records_total", labels) == 3

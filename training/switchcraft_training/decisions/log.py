@@ -12,6 +12,7 @@ import logging
 import shutil
 import tempfile
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pydantic import ValidationError
 from router_service.apis.conversation import Json
 from router_service.core.decision_record import (
     Line,
+    LoggedComparison,
     LoggedDecision,
     LoggedEvidence,
     LoggedFeedback,
@@ -174,11 +176,25 @@ class FeedbackById(Mapping[str, LoggedFeedback]):
 
 
 @dataclass(frozen=True, slots=True)
+class Comparisons:
+    """Other models' answers by decision id; each is read from its file when it is accessed."""
+
+    files: LogFiles
+    positions: Mapping[str, Sequence[int]]
+
+    def __getitem__(self, decision_id: str) -> list[LoggedComparison]:
+        """Read the answers to the request of a decision, which may be none."""
+        lines = [self.files.read(position) for position in self.positions.get(decision_id, ())]
+        return [line for line in lines if isinstance(line, LoggedComparison)]
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionLog:
     """The contents of a decision log.
 
     `decisions` are in order of time. `feedback` is the last feedback by decision id. `evidence`
-    holds the ids of decisions with weak evidence that a call was wrong. `arms_by_model` has the arm
+    holds the ids of decisions with weak evidence that a call was wrong. `comparisons` are other
+    models' answers by decision id. `arms_by_model` has the arm
     of each model, without models that several arms use. `arms` are all arms with a probability.
     """
 
@@ -186,6 +202,7 @@ class DecisionLog:
     decisions: LoggedDecisions
     feedback: FeedbackById
     evidence: frozenset[str]
+    comparisons: Comparisons
     arms_by_model: Mapping[str, str]
     arms: tuple[str, ...]
 
@@ -237,6 +254,7 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
     files = LogFiles(paths)
     decisions, feedback = _Found(), _Found()
     evidence: set[str] = set()
+    compared: defaultdict[str, list[int]] = defaultdict(list)
     arms_of: dict[str, set[str]] = {}
     arms: set[str] = set()
     for file, number, position, text in files.lines():
@@ -255,6 +273,8 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
                 feedback.add(line.decision_id, line.created, position)
             case LoggedEvidence():
                 evidence.add(line.decision_id)
+            case LoggedComparison():
+                compared[line.decision_id].append(position)
     hashes, positions = decisions.in_order()
     if not len(hashes):
         problem = "contains no decision; give the folder of a decision log, or one of its files"
@@ -270,6 +290,7 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
         decisions=LoggedDecisions(files, unique[order], positions[last[order]]),
         feedback=FeedbackById(files, judged_hashes, judged_at[::-1][from_end]),
         evidence=frozenset(evidence),
+        comparisons=Comparisons(files, compared),
         arms_by_model={model: arm for model, (arm, *others) in arms_of.items() if not others},
         arms=tuple(sorted(arms)),
     )

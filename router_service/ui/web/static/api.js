@@ -4,7 +4,7 @@ import { keyHeader, signOut } from "./session.js";
 
 /**
  * @import {
- *   Advice, ArtifactCard, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, LiveTraffic,
+ *   Advice, ArtifactCard, ComparedModel, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, LiveTraffic,
  *   Overview, RequestDetails, RequestNames, Rotation, TaskAdvice, TeamPage, TeamView,
  *   UnavailableOverview, UnavailableRequests,
  * } from "../types"
@@ -68,6 +68,9 @@ export function artifact() {
 /** @param {boolean} known whether to compare all models that the router knows
  * @returns {Promise<Advice>} */
 export const advice = (known) => json(`ui/api/advice?known=${known}`);
+
+/** @returns {Promise<ComparedModel[]>} */
+export const comparisons = () => json("ui/api/comparisons");
 
 /** @param {string} task a kind of whole tasks @returns {Promise<TaskAdvice>} */
 export const taskAdvice = (task) => json(`ui/api/tasks/${task}`);

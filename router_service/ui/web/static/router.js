@@ -1,6 +1,7 @@
 /** The router: how good it is, how it decides, and where it comes from. */
 
 import { advice, taskAdvice } from "./advice.js";
+import { comparisons } from "./comparisons.js";
 import * as api from "./api.js";
 import { byId, facts, h, inline, present, showError, table } from "./dom.js";
 import {
@@ -71,6 +72,7 @@ function described(card) {
       ),
     card.has_held_out && card.arms.length > 0 && advice(card),
     taskAdvice(),
+    comparisons(),
     h(
       "div",
       { class: "pair" },
