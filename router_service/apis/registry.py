@@ -18,7 +18,7 @@ from router_service.apis.usage import Usage
 
 
 class Registry(Collection[Api]):
-    """The APIs by their names and paths, in the order of their registration.
+    """The APIs by their names and paths, in their order in `APIS`.
 
     As a collection it has those that clients may speak. `of_upstreams` has all.
     """
@@ -27,17 +27,7 @@ class Registry(Collection[Api]):
         self._by_name: dict[str, UpstreamApi] = {}
         self._by_path: dict[str, UpstreamApi] = {}
         for api in apis:
-            self.register(api)
-
-    def register(self, api: UpstreamApi) -> None:
-        """Add an API, before the gateway's app is created; its name and its path must be new."""
-        if api.name in self._by_name or api.path in self._by_path:
-            raise ValueError(f"an API with the name {api.name} or the path {api.path} exists")
-        self._by_name[api.name] = self._by_path[api.path] = api
-
-    def unregister(self, api: UpstreamApi) -> None:
-        """Remove an API that was registered."""
-        del self._by_name[api.name], self._by_path[api.path]
+            self._by_name[api.name] = self._by_path[api.path] = api
 
     def __iter__(self) -> Iterator[Api]:
         """Iterate over the APIs that clients may speak."""

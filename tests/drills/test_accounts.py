@@ -13,7 +13,6 @@ from tests.drills.processes import gateway, wait_until, write_config
 from tests.drills.test_workers import only_worker, two_workers
 from tests.serving import Sandbox
 
-OVERLAP_S = 3.0
 ADMIN = new_key()
 
 
@@ -77,28 +76,3 @@ def test_keys_change_at_once_in_a_process_and_soon_in_the_other(
     one.post("/short-lived/revoke")
     assert one.status(secret) == 401
     other.wait_for(secret, 401)
-
-
-def test_rotation_overlaps_in_every_process(processes: tuple[Process, Process]) -> None:
-    """Both secrets are valid in all processes during the overlap, and then only the new one."""
-    one, other = processes
-    secret = one.post("", name="rotated")["secret"]
-    other.wait_for(secret, 200)
-    rotated = one.post("/rotated/rotate", overlap_s=OVERLAP_S)["secret"]
-    other.wait_for(rotated, 200)
-    for process in processes:
-        assert (process.status(secret), process.status(rotated)) == (200, 200)
-    for process in processes:
-        process.wait_for(secret, 401)
-        assert process.status(rotated) == 200
-
-
-def test_valid_key_is_never_refused_while_it_changes(processes: tuple[Process, Process]) -> None:
-    """Each of many changes replaces the key in memory while requests use it."""
-    one, other = processes
-    secret = one.post("", name="busy")["secret"]
-    other.wait_for(secret, 200)
-    for number in range(20):
-        changed = one.http.patch("/admin/keys/busy", json={"owner": f"owner {number}"})
-        assert changed.status_code == 200
-        assert {other.status(secret) for _ in range(20)} == {200}

@@ -19,7 +19,6 @@ from tests.drills.processes import (
     ARMS,
     START_TIMEOUT_S,
     GatewayProcess,
-    RedisServer,
     gateway,
     wait_until,
     write_config,
@@ -27,7 +26,7 @@ from tests.drills.processes import (
 from tests.drills.test_workers import two_workers, workers
 from tests.keyed_gateways import open_stream
 from tests.serving import Sandbox
-from tests.stored_keys import add_key, add_team, bearer
+from tests.stored_keys import add_key, bearer
 
 BODY = {"model": ARMS[0], "messages": ASK}
 REQUESTS = 60
@@ -91,36 +90,6 @@ def check_parallel(urls: list[str], secret: str, limit: int) -> None:
         return all(answer.status_code == 200 for answer in answers)
 
     wait_until(is_free, "the slots are free")
-
-
-def test_two_gateways_with_one_redis_share_limits(
-    tmp_path: Path, upstream: Sandbox, redis_server: RedisServer
-) -> None:
-    """Of many requests to both, exactly as many are admitted as one limit allows.
-
-    If Redis is killed, requests are still answered, within the limits of each gateway.
-    """
-    server = {"redis_url": redis_server.url}
-    with limited_gateways(tmp_path, upstream, 2, **server) as (database, served):
-        urls = [each.url for each in served]
-        add_team(database, "all", requests_per_minute=1000)
-        secret = add_key(database, "ten", team="all", requests_per_minute=10)
-        streams = add_key(database, "streams", parallel_requests=3)
-        wait_for_key(urls, streams)
-        wait_for_key(urls, secret)
-        statuses = Counter(send(urls, [secret]))
-        assert statuses.keys() == {200, 429}
-        assert 10 <= statuses[200] <= 11, "one may be refilled meanwhile"
-        check_parallel(urls, streams, 3)
-        redis_server.kill()
-        statuses = Counter(send(urls, [secret]))
-        assert statuses.keys() == {200, 429}
-        assert 10 < statuses[200] <= 22
-        for each in served:
-            assert (
-                each.metric('switchcraft_storage_errors_total{operation="limit",storage="store"}')
-                > 0
-            )
 
 
 def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(

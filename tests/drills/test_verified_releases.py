@@ -11,15 +11,11 @@ from pathlib import Path
 
 import httpx
 
-from router_service.artifact import MANIFEST, sha256
-from router_service.core.releases import Canary, Publication, Release
 from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
-from router_service.store.pointers import open_pointer
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import START_TIMEOUT_S, gateway, write_config
 from tests.gateways import record_of
-from tests.publishing import make_artifact
 from tests.serving import Sandbox, wait_for
 
 VERIFIED = {POLICY_HEADER: "verified=1"}
@@ -65,36 +61,3 @@ def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -
     ended = upstream.stats()
     assert ended["cancelled"] == 2
     assert ended["requests"] == asked + len(before["candidates"]) - 2
-
-
-def test_canary_without_verifier_is_rolled_back(tmp_path: Path, upstream: Sandbox) -> None:
-    """The stable release verifies the canary's conversations too, and the canary has failed."""
-    directory = tmp_path / "published"
-    directory.mkdir()
-    stable, plain = (
-        Release(
-            name=name,
-            path=name,
-            manifest_sha256=sha256(make_artifact(directory, name, verifies=verifies) / MANIFEST),
-            created="2026-01-01T00:00:00+00:00",
-        )
-        for name, verifies in (("verifying", True), ("plain", False))
-    )
-    canary = Canary(release=plain, share=0.5, min_requests=5)
-    pointer = open_pointer(str(directory))
-    pointer.move(lambda _: Publication(serial=1, stable=stable))
-    router = {"publication": str(directory)}
-    config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
-    with gateway(config, tmp_path) as served:
-
-        def ask_all() -> list[httpx.Response]:
-            return [ask(served.http, f"How warm is it? ({number})") for number in range(20)]
-
-        pointer.move(lambda _: Publication(serial=2, stable=stable, canary=canary))
-        served.wait_for_metric("switchcraft_publication_serial", 2)
-        answers = ask_all()
-        served.wait_for_metric('switchcraft_canary_withdrawals_total{bound="errors"}', 1)
-        served.wait_for_canary(canary=False)
-        answers += ask_all()
-    assert {answer.status_code for answer in answers} == {200}
-    assert {answer.headers["x-switchcraft-reason"] for answer in answers} == {"verified"}

@@ -19,7 +19,7 @@ from enum import Enum, StrEnum, auto
 from typing import Any
 
 BEHAVIOUR_HEADER = "x-behaviour"
-"""Header with the name of a behaviour, a colon, and the number of a variant."""
+"""Header with the name of a behaviour."""
 
 UPSTREAM_KEY = "planted-upstream-key-Ge54LkHj93Qs"
 """The gateway's key for this upstream. No client may see it."""
@@ -31,17 +31,11 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 RESPONSES_USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 
-class Close(Enum):
-    """Way in which an upstream ends a connection."""
+RESET = None
+"""The step that resets the connection."""
 
-    FIN = auto()
-    RST = auto()
-    HALF = auto()
-    """FIN, but the connection is still read."""
-
-
-Step = bytes | float | Close
-"""Bytes to send, seconds to wait, or the end of the connection."""
+Step = bytes | float | None
+"""Bytes to send, seconds to wait, or `RESET`."""
 
 
 class Surface(StrEnum):
@@ -51,7 +45,6 @@ class Surface(StrEnum):
     CHAT_STREAM = "chat-stream"
     RESPONSES = "responses"
     RESPONSES_STREAM = "responses-stream"
-    EMBEDDINGS = "embeddings"
     PASSED_GET = "passed-get"
     PASSED_POST = "passed-post"
 
@@ -75,7 +68,6 @@ class UpstreamRequest:
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
-    variant: int = 0
 
     @property
     def nonce(self) -> str:
@@ -169,8 +161,6 @@ class Behaviour:
     script: Script
     expected: Expected = Expected.ANY
     surfaces: Sequence[Surface] = ANYWHERE
-    variants: int = 1
-    """How many variants there are; `UpstreamRequest.variant` selects one."""
     body_bytes: int = 0
     """How much to enlarge the request's body, for upstreams that do not read it."""
     is_early: bool = False
@@ -196,7 +186,6 @@ class MaliciousUpstream:
         self._playing = 0
         self._capped: list[str] = []
         self._requests = 0
-        self._last: dict[str, Any] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
@@ -225,21 +214,19 @@ class MaliciousUpstream:
         method, path, _ = lines[0].split(" ", 2)
         pairs = (line.partition(":") for line in lines[1:-2])
         headers = {name.lower(): value.strip() for name, _, value in pairs}
-        name, _, variant = headers.get(BEHAVIOUR_HEADER, "").partition(":")
-        behaviour = self._behaviours.get(name)
+        behaviour = self._behaviours.get(headers.get(BEHAVIOUR_HEADER, ""))
         body = b""
         if not (behaviour and behaviour.is_early):
             body = await reader.readexactly(int(headers.get("content-length", 0)))
         if not path.startswith("/control/"):
             self._requests += 1
-            self._last = {"method": method, "path": path, "headers": headers}
-        return UpstreamRequest(method, path, headers, body, int(variant or 0))
+        return UpstreamRequest(method, path, headers, body)
 
     async def _play(
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer by the named behaviour; return whether the connection has ended."""
-        name = request.headers.get(BEHAVIOUR_HEADER, "").partition(":")[0]
+        name = request.headers.get(BEHAVIOUR_HEADER, "")
         behaviour = self._behaviours.get(name)
         steps = behaviour.script(request) if behaviour else [_good(request)]
         began_s, sent_bytes = time.monotonic(), 0
@@ -247,13 +234,9 @@ class MaliciousUpstream:
             return True
         for step in steps:
             match step:
-                case Close.FIN:
-                    return True
-                case Close.RST:
+                case None:
                     _reset(writer)
                     return True
-                case Close.HALF:
-                    writer.write_eof()
                 case float():
                     await _pause(step, reader, writer)
                 case _:
@@ -276,7 +259,6 @@ class MaliciousUpstream:
             "playing": self._playing,
             "capped": self._capped,
             "requests": self._requests,
-            "last": self._last,
         }
         body = dumps(state)
         if request.path == "/control/forget":

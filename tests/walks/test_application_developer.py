@@ -1,8 +1,8 @@
 """A walk as an application developer, who clones the repository and points a program at it.
 
-README's first commands, a request by curl, errors, docs/clients.md's agent, a key of
-docs/accounts.md, and a LiteLLM file with the commands of docs/migrate-from-litellm.md. Commands and
-programs are run as they are written, except for ports; what they install is installed.
+README's first commands, a request by curl, errors, docs/clients.md's agent, and a key of
+docs/accounts.md. Commands and programs are run as they are written, except for ports; what they
+install is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pytest
 
 from tests.documentation.documents import ROOT, Document
 from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
-from tests.serving import Sandbox
 from tests.walks.screens import Screens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,29 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 README = Document(ROOT / "README.md")
 CLIENTS = Document(ROOT / "docs" / "clients.md")
 ACCOUNTS = Document(ROOT / "docs" / "accounts.md")
-LITELLM = Document(ROOT / "docs" / "migrate-from-litellm.md")
 ADDRESS = "127.0.0.1:8080"
-
-LITELLM_FILE = """\
-model_list:
-  - model_name: gpt-4o
-    litellm_params: {{model: openai/gpt-4o-eu, api_base: {url}, api_key: sk-any, rpm: 60}}
-    model_info: {{input_cost_per_token: 0.0000025, output_cost_per_token: 0.00001}}
-  - model_name: gpt-4o
-    litellm_params: {{model: openai/gpt-4o-us, api_base: {url}, api_key: sk-any, rpm: 600}}
-  - model_name: gpt-4.1-mini
-    litellm_params: {{model: openai/gpt-4.1-mini, api_base: {url}, api_key: sk-any}}
-    model_info: {{base_model: openai/gpt-4.1-mini}}
-litellm_settings:
-  drop_params: true
-  success_callback: [langfuse]
-router_settings:
-  model_group_alias: {{gpt-4: gpt-4o}}
-  fallbacks: [{{gpt-4o: [gpt-4.1-mini]}}]
-general_settings:
-  master_key: {key}
-"""
-MASTER_KEY = "sk-Zm9yLXRoaXMtd2Fsay1vbmx5"
 
 
 class Terminal:
@@ -220,38 +197,3 @@ def _key(terminal: Terminal, url: str) -> None:
     )
     assert "x-switchcraft-budget-left-usd: 5" in answer
     assert "HTTP/1.1 200" in answer
-
-
-def test_move_from_litellm(terminal: Terminal, sandbox: Sandbox) -> None:
-    """The page's three commands serve a LiteLLM file, and its clients change nothing."""
-    text = LITELLM_FILE.format(url=sandbox.base_url, key=MASTER_KEY)
-    (terminal.folder / "litellm_config.yaml").write_text(text)
-    block = next(block for block in LITELLM.blocks if block.is_shell)
-    install, check, serve = (line.partition(" #")[0].strip() for line in block.text.splitlines())
-    terminal.run("cat litellm_config.yaml")
-    terminal.run(install)
-    found = terminal.run(check)
-    assert "drop_params: it has no effect" in found
-    assert "success_callback: no callback is called; use tracing.otlp_endpoint" in found
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    assert serve.endswith("--port 4000")
-    with terminal.serving(serve.replace("4000", str(port)), port, url):
-        printed = terminal.program(
-            "client_of_litellm.py",
-            f"""\
-from openai import OpenAI
-
-client = OpenAI(base_url="{url}", api_key="{MASTER_KEY}")  # as in LiteLLM's documentation
-hello = [{{"role": "user", "content": "Hello"}}]
-for name in ("gpt-4o", "gpt-4", "gpt-4.1-mini", "switchcraft"):
-    answer = client.chat.completions.create(model=name, messages=hello)
-    print(name, "->", answer.model)
-""",
-        )
-        assert [line.partition(" ->")[0] for line in printed.splitlines()] == [
-            "gpt-4o",
-            "gpt-4",
-            "gpt-4.1-mini",
-            "switchcraft",
-        ]
