@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 
@@ -52,8 +53,7 @@ async def ask_model(
     """
     call = Call("", "", time.perf_counter(), path=request.endpoint.path, key=key)
     call.headers = {name: text for name, text in (headers or {}).items() if name != _OF_THE_ANSWER}
-    call.translation = request.translation
-    call.begin(Plan(request, planner, models=(model,)))
+    call.begin(Plan(request, planner, models=(model,)), asyncio.to_thread)
     candidate = call.accepted
     try:
         opened = await upstreams.start(call, candidate, (model,))
