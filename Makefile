@@ -75,12 +75,9 @@ walks: $(VENV)/.dev
 	rm -rf walks
 	WALK_SCREENSHOTS=$(CURDIR)/walks $(PYTEST) -p no:schemathesis tests/walks
 
-# For all fuzz targets together.
-FUZZ_SECONDS ?= 1800
-## check-hostile: the attacks in their long form, and fuzzing for FUZZ_SECONDS
+## check-hostile: the attacks and changes of them in their long form
 check-hostile: $(VENV)/.dev
-	HOSTILE=long OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis --timeout 3600 tests/hostile
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	HOSTILE=long OMP_NUM_THREADS=1 $(BIN)/pytest -p no:schemathesis --timeout 3600 tests/hostile tests/fuzz
 
 # The lowest versions come first on the path, and the tools of the tests from the usual environment.
 LOWEST := $(VENV)/lowest

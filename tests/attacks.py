@@ -7,8 +7,12 @@ that only one test makes stay there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+IS_LONG = os.environ.get("HOSTILE") == "long"
+"""Whether the tests run in the long form of `make check-hostile`."""
 
 OUTSIDE_JSON: Mapping[str, bytes] = {
     "not a number": b"NaN",

@@ -407,8 +407,6 @@ TARGET = Target(
     name="client_http",
     check=check,
     mutate=of_lines(TOKENS),
-    tokens=TOKENS,
-    runs=400,
     attacks=(
         *(b"POST / HTTP/1.1\r\ncontent-length: %b\r\n\r\nhello" % x for x in LENGTHS.values()),
         *(

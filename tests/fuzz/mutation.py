@@ -1,4 +1,4 @@
-"""Mutations that keep an input's format: of lines, and of trees of JSON or YAML values."""
+"""Mutations that keep an input's format: of lines, and of trees of JSON values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,41 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import yaml
-
 from tests.attacks import INTEGERS, VALUES
 from tests.fuzz.target import Mutate
 
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
 _ENDS = (b"\r\n", b"\n", b"\r", b"")
 _NUMBERS = ("1", "7", "8", "99999", *(str(integer) for integer in INTEGERS))
+
+FIELDS: Sequence[bytes] = tuple(
+    b"model messages input tools functions function custom name description parameters "
+    b"input_schema role user system developer assistant tool content text type tool_calls "
+    b"function_call arguments id call_id tool_use_id tool_call_id output tool_use "
+    b"tool_result thinking redacted_thinking signature data encrypted_content reasoning "
+    b"summary image image_url source url base64 media_type document title file file_data "
+    b"input_text input_image output_text refusal function_call_output custom_tool_call "
+    b"namespace tool_search_call tool_search_output additional_tools execution client "
+    b"allowed_tools mode auto required none any tool_choice stop stop_sequences max_tokens "
+    b"stream metadata clear_at next_user_message tool_addition tool_removal tool_reference "
+    b"tool_definition search_result citations defer_loading input_examples allowed_callers "
+    b"format grammar json_schema schema strict output_config effort choices delta message "
+    b"index finish_reason usage response message_start message_delta message_stop "
+    b"content_block_start content_block_delta content_block_stop content_block text_delta "
+    b"input_json_delta partial_json thinking_delta signature_delta response.created "
+    b"response.completed response.output_item.added response.output_item.done "
+    b"response.output_text.delta response.function_call_arguments.delta output_index "
+    b"content_index item status error prompt_tokens completion_tokens input_tokens "
+    b"output_tokens stop_reason reasoning_content reasoning_details messageStart "
+    b"contentBlockStart contentBlockDelta contentBlockStop messageStop contentBlockIndex "
+    b"start toolUse toolUseId reasoningContent reasoningText redactedContent "
+    b"citationsContent stopReason inputTokens outputTokens throttlingException "
+    b"additionalModelResponseFields stop_sequence object total_tokens failed "
+    b"sequence_number response.incomplete chat.completion.chunk prompt_tokens_details "
+    b"cached_tokens input_tokens_details output_tokens_details reasoning_tokens x_groq "
+    b"cache_read_input_tokens cache_creation_input_tokens prompt_cache_hit_tokens".split()
+)
+"""Words of requests and answers in all APIs."""
 
 
 def of_lines(tokens: Sequence[bytes]) -> Mutate:
@@ -77,40 +104,20 @@ _LINE_CHANGES: Sequence[LineChange] = (
 )
 
 
-def of_json(tokens: Sequence[bytes]) -> Mutate:
-    """Return a mutation that keeps JSON texts valid, and leaves other texts unchanged."""
-    words = [token.decode() for token in tokens]
-
-    def mutate(data: bytes, rng: random.Random) -> bytes:
-        try:
-            tree = json.loads(data)
-        except (ValueError, RecursionError):
-            return data
-        changed = _mutate_tree(tree, words, rng)
-        is_compact, is_ascii = rng.random() < 0.5, rng.random() < 0.5
-        text = json.dumps(
-            changed,
-            ensure_ascii=is_ascii,
-            separators=(",", ":") if is_compact else None,
-        )
-        return text.encode("utf-8", "replace")
-
-    return mutate
-
-
-def of_yaml(tokens: Sequence[bytes]) -> Mutate:
-    """Return a mutation that keeps YAML texts valid, and leaves other texts unchanged."""
-    words = [token.decode() for token in tokens]
-
-    def mutate(data: bytes, rng: random.Random) -> bytes:
-        try:
-            tree = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-            text: str = yaml.safe_dump(_mutate_tree(tree, words, rng), sort_keys=False)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
-            return data
-        return text.encode("utf-8", "replace")
-
-    return mutate
+def change_json(data: bytes, rng: random.Random) -> bytes:
+    """Change a JSON text, which stays valid; leave other texts unchanged."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        return data
+    changed = _mutate_tree(tree, [word.decode() for word in FIELDS], rng)
+    is_compact, is_ascii = rng.random() < 0.5, rng.random() < 0.5
+    text = json.dumps(
+        changed,
+        ensure_ascii=is_ascii,
+        separators=(",", ":") if is_compact else None,
+    )
+    return text.encode("utf-8", "replace")
 
 
 Place = tuple[Any, Any]

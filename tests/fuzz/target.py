@@ -35,12 +35,7 @@ class Target:
     check: Callable[[bytes], None]
     """Raises for an input that shows a defect, and returns for all others."""
     mutate: Mutate
-    tokens: Sequence[bytes]
-    """Words of the format, for the fuzzer's dictionary."""
-    runs: int
-    """Executions in CI, a few seconds of them; longer runs are started by hand."""
-    max_bytes: int = 4096
-    attacks: Sequence[bytes] = ()
+    attacks: Sequence[bytes]
     """Inputs made from `tests/attacks.py`, which are checked and changed like the corpus."""
 
 

@@ -310,8 +310,6 @@ TARGET = Target(
     name="upstream_http",
     check=check,
     mutate=of_lines(TOKENS),
-    tokens=TOKENS,
-    runs=800,
     attacks=(
         *(b"\0HTTP/1.1 200 OK\r\ncontent-length: %b\r\n\r\nhello" % x for x in LENGTHS.values()),
         *(

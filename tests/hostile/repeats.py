@@ -8,7 +8,6 @@ all items of a list in turn and in groups, each member whose name has a `#`, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,9 +21,6 @@ Json = Any
 Path = tuple[str | int, ...]
 Make = Callable[[int], Json]
 """Returns a body, an answer, or the events of a stream, in which something occurs so often."""
-
-IS_LONG = os.environ.get("HOSTILE") == "long"
-"""Whether the tests run in the long form of `make check-hostile`."""
 
 PNG = "iVBORw0KGgo="
 SEAL = "c2VhbA=="

@@ -33,9 +33,10 @@ from router_service.requests.parsing import parse_request
 from router_service.verifier.answer_features import Question
 from tests import apis
 from tests.apis import APIS, Api, UpstreamApi
+from tests.attacks import IS_LONG
 from tests.endpoints import CHAT, MESSAGES, RESPONSES
 from tests.fuzz.events import read_stream
-from tests.hostile.repeats import ANSWERS, EVENTS, IS_LONG, REQUESTS, SAMPLES
+from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
 
 Json = Any
 

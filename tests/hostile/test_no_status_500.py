@@ -16,10 +16,10 @@ import pytest
 
 from tests.answering import MODELS, PATHS, Peers, peers
 from tests.apis import APIS, Api
-from tests.fuzz import entries, events, translations
-from tests.fuzz.mutation import of_json
-from tests.fuzz.target import Mutate
-from tests.hostile.repeats import ANSWERS, EVENTS, IS_LONG, REQUESTS, SAMPLES
+from tests.attacks import IS_LONG
+from tests.fuzz import entries
+from tests.fuzz.mutation import change_json
+from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
 
 Json = Any
 
@@ -39,9 +39,6 @@ OTHER_PATHS = (
 )
 """Endpoints beside those that translate."""
 
-mutate_request = of_json(translations.TOKENS)
-mutate_answer = of_json((*events.WORDS, *translations.TOKENS))
-
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Peers]:
@@ -50,20 +47,20 @@ def gateway() -> Iterator[Peers]:
         yield running
 
 
-def changed(data: bytes, mutate: Mutate, rng: random.Random) -> Iterator[bytes]:
+def changed(data: bytes, rng: random.Random) -> Iterator[bytes]:
     """Yield an input, and then chains of changes of it."""
     yield data
     for _ in range(ROUNDS):
         text = data
         for _ in range(rng.randint(1, CHANGES)):
-            text = mutate(text, rng)
+            text = change_json(text, rng)
             yield text
 
 
 def bodies() -> list[bytes]:
     """Return requests of all APIs."""
     made = [make(2) for dialect in APIS for make in REQUESTS[dialect].values()]
-    cases = [json.loads(entry.data) for entry in entries.read("translations")]
+    cases = [json.loads(entry) for entry in entries.read("translations")]
     return [
         *(
             json.dumps(case.get("body") if isinstance(case, dict) else case).encode()
@@ -93,7 +90,7 @@ def test_no_request_makes_the_gateway_fail(gateway: Peers) -> None:
     rng = random.Random(SEED)
     gateway.upstream.is_stream, gateway.upstream.answer = False, b"{}"
     for body in bodies():
-        for text in changed(body, mutate_request, rng):
+        for text in changed(body, rng):
             paths = list(PATHS.values()) if IS_LONG else [rng.choice(list(PATHS.values()))]
             for path in (*paths, *([rng.choice(OTHER_PATHS)] if rng.random() < 0.2 else [])):
                 sent = with_model(text, rng.choice(NAMES)) if rng.random() < 0.9 else text
@@ -102,7 +99,7 @@ def test_no_request_makes_the_gateway_fail(gateway: Peers) -> None:
 
 def answers(source: Api) -> list[tuple[bytes, bool]]:
     """Return answers of one API, each with whether it is a stream."""
-    cases = [json.loads(entry.data) for entry in entries.read("translations")]
+    cases = [json.loads(entry) for entry in entries.read("translations")]
     made: list[Json] = [
         *(case["answer"] for case in cases if isinstance(case, dict) and "answer" in case),
         *(make(2) for make in ANSWERS[source].values()),
@@ -128,7 +125,7 @@ def test_no_answer_makes_the_gateway_fail(gateway: Peers, client: Api, source: A
     for data, is_stream in answers(source):
         if not IS_LONG and rng.random() < 0.5:
             continue
-        for text in changed(data, mutate_answer, rng):
+        for text in changed(data, rng):
             answer = as_stream(text) if is_stream else text
             response = gateway.ask(client, texts[is_stream], answer, stream=is_stream)
             check(gateway, response, [answer])

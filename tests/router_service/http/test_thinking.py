@@ -60,31 +60,6 @@ def sent_types(sandbox: Sandbox) -> list[str]:
     return [b["type"] for turn in turns if turn["role"] == "assistant" for b in turn["content"]]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_thinking_reaches_only_the_provider_that_signed_it(
-    http: httpx.Client, sandbox: Sandbox, other: Sandbox, stream: bool
-) -> None:
-    """The signing provider gets its blocks unchanged, another one gets the turn without them."""
-    first = answer(http, "large", stream=stream)
-    if stream:
-        lines = [x[6:] for x in first.text.splitlines() if x.startswith("data: ")]
-        events = [json.loads(line) for line in lines]
-        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
-        signature = next(d["signature"] for d in deltas if d["type"] == "signature_delta")
-        thinking = {"type": "thinking", "thinking": "Hm.", "signature": signature}
-        call = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {}}
-        content = [thinking, call]
-    else:
-        content = first.json()["content"]
-    turns = next_turns(content)
-    assert answer(http, "large", *turns).status_code == 200
-    assert sent_types(sandbox) == ["thinking", "tool_use"]
-    asked = other.stats()["requests"]
-    assert answer(http, "medium", *turns).status_code == 200
-    assert sent_types(other) == ["tool_use"]
-    assert other.stats()["requests"] == asked + 1
-
-
 def test_unknown_signature_is_removed_after_a_refusal(http: httpx.Client, sandbox: Sandbox) -> None:
     """A provider that refuses a signature is asked again without it, and then never with it."""
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "made-elsewhere"}

@@ -9,6 +9,7 @@ import pytest
 from router_service.check import check
 from router_service.core.errors import ConfigError
 from router_service.settings import read_settings
+from tests.router_service.settings.conftest import LoadFile as Load
 
 MODEL = "{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}"
 MISSPELLED = "looks like a reference to an environment variable; write it as os.environ/NAME"
@@ -246,3 +247,30 @@ def test_values_models_and_names_are_reported_together(tmp_path: Path) -> None:
         (7, "general_settings.master_key"),
         (8, "keys.apy"),
     ]
+
+
+ENTRY = "model_list: [{model_name: a, litellm_params: {model: openai/x, api_key: k, %s}}]\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!bool x\n",
+        "a: 2001-99-99\n",
+        'a: "\\U006F1000"\n',
+        'a: "\\UFFFFFFFF"\n',
+        "a: !!timestamp x\n",
+        "a: " + "[" * 2000 + "\n",
+        "server: &a {port: *a}\n",
+        "keys:\n  admin: *sk-canary\n",
+        "keys:\n  admin: !sk-canary x\n",
+        ENTRY % "api_base: 'http://['",
+        ENTRY % "api_base: 'http://a:x'",
+        ENTRY % "input_cost_per_token: 1e308, output_cost_per_token: 1",
+    ],
+)
+def test_yaml_that_parsers_fail_on_is_a_configuration_error(load_file: Load, text: str) -> None:
+    """Fuzzing found other exceptions for these files, and keys in their messages."""
+    with pytest.raises(ConfigError) as caught:
+        load_file(text, {})
+    assert "canary" not in str(caught.value)
