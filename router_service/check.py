@@ -14,7 +14,7 @@ import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,7 +41,7 @@ from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
-from router_service.settings import Deployment, Model, Settings, examine_settings
+from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.store.opening import log_warnings, open_backend
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
@@ -85,64 +85,45 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
     `asks` sends one short request to each deployment, which costs money.
     """
     try:
-        settings, error = examine_settings(config)
+        settings = read_settings(config)
     except ConfigError as exc:
         yield from _failures("configuration", exc)
         return
-    # What is wrong in a section of the file would make checks of that section fail again.
-    wrong = {problem.where.partition(".")[0] for problem in error.problems} if error else set()
     deployments = [(model, each) for model in settings.models for each in model.deployments]
-    if error is not None:
-        yield from _failures("configuration", error)
-    else:
-        yield Finding("configuration", Status.OK, _describe_models(settings, len(deployments)))
+    yield Finding("configuration", Status.OK, _describe_models(settings, len(deployments)))
     for setting in settings.unsupported:
         detail = str(ConfigError(settings.source, problems=[setting]))
         yield Finding("configuration", Status.NOTE, detail)
-    if not wrong & {"keys", "general_settings", "server", "database"}:
-        with _warnings() as warnings:
-            is_stored = has_stored_keys(settings)
-            yield from _checked(
-                "keys",
-                lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
-            )
-            log_warnings(settings.server.shared_store)
-        yield from _notes("keys", warnings)
+    with _warnings() as warnings:
+        is_stored = has_stored_keys(settings)
+        yield from _checked(
+            "keys",
+            lambda: f"listens on {permitted_listen_host(settings, has_stored_keys=is_stored)}",
+        )
+        log_warnings(settings.server.shared_store)
+    yield from _notes("keys", warnings)
     notes: list[str] = []
     names: list[str] = []
     expected: list[str] = []
     with _warnings() as warnings:
-        found = [*_checked("router", lambda: _describe_router(settings, notes, names, expected))]
-    if "model_list" in wrong:  # it is unknown what the router would do with the missing models
-        yield from (each for each in found if each.status is Status.FAILED)
-    else:
-        yield from (*found, *_notes("router", warnings), *_notes("router", notes))
-        yield from (Finding("names", Status.OK, text) for text in names)
-        yield from (Finding("expected", Status.OK, line) for line in expected)
-    yield from _check_surroundings(settings, wrong)
-    if asks:
-        yield from asyncio.run(_ask(deployments))
-
-
-def _check_surroundings(settings: Settings, wrong: Collection[str]) -> Iterator[Finding]:
-    """Check what the gateway needs beside the router, except for the sections that are `wrong`."""
+        yield from _checked("router", lambda: _describe_router(settings, notes, names, expected))
+    yield from (*_notes("router", warnings), *_notes("router", notes))
+    yield from (Finding("names", Status.OK, text) for text in names)
+    yield from (Finding("expected", Status.OK, line) for line in expected)
     store_url = settings.server.shared_store
-    if store_url is not None and not {"server", "router_settings"} & set(wrong):
-        limits = settings.server.store_limits
-        yield from _checked(
-            "redis",
-            lambda: asyncio.run(open_backend(store_url, limits).ping()),
-        )
+    if store_url is not None:
+        backend = open_backend(store_url, settings.server.store_limits)
+        yield from _checked("redis", lambda: asyncio.run(backend.ping()))
     if settings.tracing.otlp_endpoint is not None:
         yield from _checked("tracing", _import_exporter)
-    if "server" not in wrong:
-        yield from _checked("port", lambda: _try_port(settings))
-    if settings.decision_log.path is not None:
-        folder = settings.decision_log.path
+    yield from _checked("port", lambda: _try_port(settings))
+    folder = settings.decision_log.path
+    if folder is not None:
         where = "decision_log.path"
         yield from _checked("decision log", lambda: _try_folder(settings, where, folder))
-    if "database" not in wrong:
-        yield from _check_database(settings)
+    yield from _check_database(settings)
+    if asks:
+        yield from asyncio.run(_ask(deployments))
 
 
 def _describe_models(settings: Settings, deployments: int) -> str:
@@ -178,7 +159,7 @@ def _describe_router(
     Adds what operators should know about the device and the pool to `notes`, which names clients
     may use to `names`, and what the default policy should reach to `expected`.
     """
-    if not (settings.has_models or settings.unreadable_models):  # a sandbox answers for all arms
+    if not settings.has_models:  # a sandbox answers for all arms
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
         settings = Settings.sandbox("http://127.0.0.1", all_arms, server=settings.server)
     router, publication = load_first_router(settings, EngineBuilder(announces=False))

@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 from router_service.database.migrating import FOLDER, migrate, revision_of
 from router_service.database.schema import metadata
 from tests.database import empty_sqlite
+from tests.first_tables import create_first_tables
 
 _TEMPLATE = '''"""{title}."""
 
@@ -32,28 +33,21 @@ def upgrade() -> None:
 {code}
 '''
 
-_FIRST_ROW = """
-    op.bulk_insert(
-        sa.table("state", sa.column("name"), sa.column("value")), [{"name": "revision", "value": 0}]
-    )
-"""
-
 
 def write_migration(title: str, folder: Path = FOLDER) -> Path:
     """Write the migration from the newest version to `database/schema.py`, and return its file."""
     before = ScriptDirectory(str(folder)).get_current_head()
+    assert before is not None
     with empty_sqlite() as database, database.write() as connection:
-        if before is not None:
-            migrate(connection, "memory", before, folder)
-            assert revision_of(connection) == before
+        create_first_tables(connection)
+        migrate(connection, "memory", before, folder)
+        assert revision_of(connection) == before
         context = MigrationContext.configure(connection)
         operations = produce_migrations(context, metadata).upgrade_ops
         assert operations is not None
         code = render_python_code(operations, render_as_batch=True, migration_context=context)
     code = re.sub(r"^ *#.*\n?", "", code, flags=re.MULTILINE).rstrip()
-    if before is None:
-        code += _FIRST_ROW
-    revision = f"{int(before or 0) + 1:04}"
+    revision = f"{int(before) + 1:04}"
     name = re.sub(r"\W+", "_", title.lower()).strip("_")
     file = folder / "versions" / f"{revision}_{name}.py"
     text = _TEMPLATE.format(title=title, revision=revision, before=before, code=code)

@@ -148,7 +148,7 @@ class _Mapper:
                 if arm not in self._arms:
                     remedy = self._ids.instead_of(arm, self._arms)
                     problems[where] = f"the artifact has no such arm; {remedy}"
-                elif name is None or name in self._settings.unreadable_models:
+                elif name is None:
                     continue
                 elif name not in self._named:
                     remedy = instead_of(name, self._named)

@@ -506,7 +506,7 @@ def _model_named_by(
     settings: Settings, models: PoolModels, field: str, name: str | None
 ) -> Model | None:
     """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
-    if name is None or name in settings.unreadable_models:
+    if name is None:
         return None
     try:
         return models[name]

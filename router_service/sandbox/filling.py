@@ -1,21 +1,22 @@
 """Make a value that a JSON schema accepts, with contents from a query.
 
 Supported: `$ref` within the schema, `allOf`, `anyOf`, `oneOf`, `const`, `default`, `enum`, `type`,
-`properties`, `required`, `items`, `prefixItems`, `minItems`, `maxItems`, the bounds of numbers,
-`multipleOf`, the lengths of strings, and common formats. Other keywords are ignored, `pattern` in
-particular, because a client's expression could stall the server.
+`properties`, `required`, `items`, `minItems`, `maxItems`, the bounds of numbers, the lengths of
+strings, and common formats. Other keywords are ignored, `pattern` in particular, because a client's
+expression could stall the server.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import TypeVar
 
 import jsonschema_rs
 
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, as_dict, as_list
 
 T = TypeVar("T")
 Schema = Mapping[str, Json]
@@ -31,11 +32,10 @@ MAX_ITEMS = 50
 MAX_STRING_CHARACTERS = 10_000
 
 _CHECKED = frozenset(
-    "type minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength".split()
+    "type minimum maximum exclusiveMinimum exclusiveMaximum minLength maxLength".split()
 )
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _EXACT = 2**53  # larger JSON numbers are not exact, so larger bounds are ignored
-_SMALLEST_STEP = 1e-9
 
 # No digit, letter, dash, slash or colon on either side, so that parts of dates, times and names do
 # not count as numbers. 15 digits are exact as a JSON number everywhere.
@@ -46,24 +46,18 @@ _QUOTED = re.compile(
 )
 _NAME = re.compile(r"(?<=[^.!?\s] )[A-Z][\w-]+(?: [A-Z][\w-]+)*")
 
-_FORMATS: Mapping[str, tuple[re.Pattern[str], str]] = {
-    name: (re.compile(pattern), example)
-    for name, pattern, example in (
-        ("date", r"\b\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])\b", "2025-01-31"),
-        (
-            "date-time",
-            r"\b\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])T[01]\d:[0-5]\d:[0-5]\dZ",
-            "2025-01-31T12:00:00Z",
-        ),
-        ("time", r"\b[01]\d:[0-5]\d:[0-5]\dZ", "12:00:00Z"),
-        ("email", r"\b\w[\w.+-]{0,63}@\w[\w-]{0,63}\.[a-z]{2,20}\b", "someone@example.com"),
-        ("uri", r"\bhttps?://[\w./?&=%#~-]*[\w/]", "https://example.com/"),
-        (
-            "uuid",
-            r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
-            "00000000-0000-4000-8000-000000000000",
-        ),
-    )
+_DATE = r"\b\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])"
+_TIME = r"[01]\d:[0-5]\d:[0-5]\dZ"
+_FORMATS: Mapping[str, tuple[str, str]] = {
+    "date": (rf"{_DATE}\b", "2025-01-31"),
+    "date-time": (f"{_DATE}T{_TIME}", "2025-01-31T12:00:00Z"),
+    "time": (rf"\b{_TIME}", "12:00:00Z"),
+    "email": (r"\b\w[\w.+-]{0,63}@\w[\w-]{0,63}\.[a-z]{2,20}\b", "someone@example.com"),
+    "uri": (r"\bhttps?://[\w./?&=%#~-]*[\w/]", "https://example.com/"),
+    "uuid": (
+        r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+        "00000000-0000-4000-8000-000000000000",
+    ),
 }
 """Pattern of each string format in a query, and an example for queries without a match."""
 
@@ -87,19 +81,10 @@ def fill(schema: Json, query: str) -> Json:
     Optional properties get a value only if the query contains it. The result is deterministic.
     """
     try:
-        return _Filler(schema, query[:READ_CHARACTERS]).fill(schema, "value", frozenset())
+        filler = _Filler(schema, query[:READ_CHARACTERS])
+        return filler.value(schema, "value", frozenset(), invents=True)
     except (_UnfillableError, RecursionError):
         return {}
-
-
-def _mapping(value: Json) -> Schema:
-    """Return an object unchanged, and an empty one for anything else."""
-    return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: Json) -> Sequence[Json]:
-    """Return an array unchanged, and an empty one for anything else."""
-    return value if isinstance(value, list) else ()
 
 
 class _Filler:
@@ -115,74 +100,79 @@ class _Filler:
         self._quoted = ["".join(groups) for groups in _QUOTED.findall(query)]
         self._names: list[str] = _NAME.findall(_QUOTED.sub(" ", query))
 
-    def fill(self, node: Json, name: str, references: References) -> Json:
-        """Return a value for a node. `references` has each `$ref` that was followed to reach it.
+    def value(self, node: Json, name: str, references: References, *, invents: bool) -> Json:
+        """Return a value for a node, or MISSING if the query has none and none may be invented.
 
-        Raise _UnfillableError if the node has no finite value.
+        `references` has each `$ref` that was followed to reach the node. Raise _UnfillableError if
+        the node has no finite value.
         """
         schema, references = self._resolve(node, references)
-        enum = _sequence(schema.get("enum"))
-        value = schema.get("const", MISSING)
-        if value is MISSING and "default" in schema and _accepts(schema, schema["default"]):
-            value = schema["default"]
-            if enum and value not in enum:
-                value = MISSING
-        if value is MISSING:
-            value = self._find(schema, references)
-        if value is MISSING and enum:
-            value = enum[0]
-        if value is not MISSING:
-            return value
+        enum = as_list(schema.get("enum"))
+        default = schema.get("const", schema.get("default", MISSING))
+        is_valid = "const" in schema or (
+            _accepts(schema, default) and default in (enum or [default])
+        )
+        if default is not MISSING and is_valid:
+            return default if invents else MISSING  # what is optional is better left out
+        if enum:
+            named = (value for value in enum if isinstance(value, str) and self._has_word(value))
+            return next(named, enum[0] if invents else MISSING)
         options = _alternatives(schema)
-        for option in options:
-            try:
-                return self.fill(option, name, references)
-            except _UnfillableError:
-                continue
-        if options:
+        # First an option that the query has a value for, and then any.
+        for may_invent in (False, True)[: 1 + invents] if options else ():
+            for option in options:
+                try:
+                    found = self.value(option, name, references, invents=may_invent)
+                except _UnfillableError:
+                    continue
+                if found is not MISSING:
+                    return found
+        if options and invents:
             raise _UnfillableError
-        return self._invent(schema, name, references)
+        return MISSING if options else self._typed(schema, name, references, invents=invents)
 
-    def _invent(self, schema: Schema, name: str, references: References) -> Json:
-        """Return a value of the node's type, for a node whose value the query does not contain."""
-        value: Json = None
-        match _type_of(schema):
-            case "object":
-                value = self._object(schema, references)
+    def _typed(self, schema: Schema, name: str, references: References, *, invents: bool) -> Json:
+        """Return a value of a node's type, as `value` does."""
+        found: Json = MISSING
+        kind, form = _type_of(schema), str(schema.get("format"))
+        match kind:
             case "array":
-                prefix = _sequence(schema.get("prefixItems")) or _sequence(schema.get("items"))
-                least, most = _limits(schema, "minItems", "maxItems", MAX_ITEMS)
-                value = []
-                for index in range(min(most, max(least, len(prefix), 1))):
-                    node = prefix[index] if index < len(prefix) else schema.get("items")
-                    if node is False:
-                        break
-                    try:
-                        value.append(self.fill(node, name, references))
-                    except _UnfillableError:
-                        if index < least:
-                            raise
-                        break
+                found = self._items(schema, name, references, invents=invents)
             case "integer" | "number":
-                numbers = _numbers_to_try(schema)
-                value = next((_exact(number) for number in numbers if _accepts(schema, number)), 1)
-            case "boolean":
-                value = True
-            case "null":
-                value = None
-            case _ if str(schema.get("format")) in _FORMATS:
-                value = _FORMATS[schema["format"]][1]
-            case _:
-                # A capitalised name from the query, or else the name of the property.
-                text = _take(self._names, lambda text: _accepts(schema, text))
+                numbers = _take(self._numbers, lambda number: _accepts(schema, number))
+                tried = (number for number in _numbers_to_try(schema) if _accepts(schema, number))
+                number = next(tried, 1) if numbers is None and invents else numbers
+                found = MISSING if number is None else _exact(number)
+            case "object" if invents:
+                found = self._object(schema, references)
+            case "boolean" if invents:
+                found = True
+            case "null" if invents:
+                found = None
+            case "string" if form in _FORMATS:
+                pattern, example = _FORMATS[form]
+                match = re.search(pattern, self._query)
+                found = match.group() if match else example if invents else MISSING
+            case _ if kind == "string" or invents:
+                # A quoted text, a capitalised name, or else the name of the property.
+                texts = (self._quoted if kind == "string" else []), (self._names if invents else [])
+                fitting = (_take(each, lambda text: _accepts(schema, text)) for each in texts)
+                text = next((each for each in fitting if each is not None), None)
                 least, most = _limits(schema, "minLength", "maxLength", MAX_STRING_CHARACTERS)
-                value = (name.replace("_", " ") if text is None else text)[:most].ljust(least, "x")
-        return value
+                invented = name.replace("_", " ")[:most].ljust(least, "x") if invents else MISSING
+                found = invented if text is None else text
+        return found
+
+    def _has_word(self, value: str) -> bool:
+        """Return whether the query has a text as separate words, in upper or lower case."""
+        if not value or value.casefold() not in self._query.casefold():
+            return False
+        return bool(re.search(rf"(?<!\w){re.escape(value)}(?!\w)", self._query, re.IGNORECASE))
 
     def _resolve(self, node: Json, references: References) -> tuple[Schema, References]:
         """Return a node with its references followed and its `allOf` merged."""
         self._count_node()
-        schema = dict(_mapping(node))
+        schema = dict(as_dict(node))
         while isinstance(reference := schema.pop("$ref", None), str):
             self._count_node()
             if reference in references:
@@ -190,9 +180,9 @@ class _Filler:
             references |= {reference}
             target = self._root if reference.startswith("#") else None
             for step in reference[1:].split("/")[1:]:
-                target = _mapping(target).get(step.replace("~1", "/").replace("~0", "~"))
-            schema = _merged(_mapping(target), schema)
-        for part in _sequence(schema.pop("allOf", None)):
+                target = as_dict(target).get(step.replace("~1", "/").replace("~0", "~"))
+            schema = _merged(as_dict(target), schema)
+        for part in as_list(schema.pop("allOf", None)):
             inner, references = self._resolve(part, references)
             schema = _merged(schema, inner)
         return schema, references
@@ -202,70 +192,38 @@ class _Filler:
         if self._nodes > MAX_NODES:
             raise _UnfillableError
 
-    def _find(self, schema: Schema, references: References) -> Json:
-        """Return the query's value for a resolved node, or MISSING."""
-        if enum := _sequence(schema.get("enum")):
-            for value in enum:  # as separate words, in upper or lower case
-                if not isinstance(value, str) or value.casefold() not in self._query.casefold():
-                    continue
-                word = rf"(?<!\w){re.escape(value)}(?!\w)"
-                if value and re.search(word, self._query, re.IGNORECASE):
-                    return value
-            return MISSING
-        for option in _alternatives(schema):
-            try:
-                found = self._find(*self._resolve(option, references))
-            except _UnfillableError:
-                continue
-            if found is not MISSING:
-                return found
-        match _type_of(schema):
-            case "integer" | "number":
-                number = _take(self._numbers, lambda value: _accepts(schema, value))
-                found = MISSING if number is None else _exact(number)
-            case "array":
-                found = self._find_items(schema, references)
-            case "string" if str(schema.get("format")) in _FORMATS:
-                match = _FORMATS[schema["format"]][0].search(self._query)
-                found = match.group() if match else MISSING
-            case "string":
-                quoted = _take(self._quoted, lambda text: _accepts(schema, text))
-                found = MISSING if quoted is None else quoted
-            case _:
-                found = MISSING
-        return found
-
-    def _find_items(self, schema: Schema, references: References) -> Json:
-        """Return an array of the query's numbers or quoted texts, or MISSING if it does not fit."""
-        try:
-            node, inner = self._resolve(schema.get("items"), references)
-        except _UnfillableError:
-            return MISSING
-        is_plain = _type_of(node) in {"integer", "number", "string"} and "enum" not in node
-        if "prefixItems" in schema or "format" in node or not is_plain:
-            return MISSING
+    def _items(self, schema: Schema, name: str, references: References, *, invents: bool) -> Json:
+        """Return an array of what the query has, or else of as few items as may be."""
         least, most = _limits(schema, "minItems", "maxItems", MAX_ITEMS)
-        found = [self._find(node, inner) for _ in range(most)]
-        items = [item for item in found if item is not MISSING]
-        return items if items and len(items) >= least else MISSING
+        node, found = schema.get("items"), list[Json]()
+        while len(found) < most and node is not False:
+            is_needed = invents and len(found) < max(least, 1)
+            try:
+                item = self.value(node, name, references, invents=False)
+                if item is MISSING and is_needed:
+                    item = self.value(node, name, references, invents=True)
+            except _UnfillableError:
+                if invents and len(found) < least:
+                    raise
+                break
+            # Words of an enum and texts with a format are found again each time.
+            if item is MISSING or (item in found and not is_needed):
+                break
+            found.append(item)
+        return found if invents or (found and len(found) >= least) else MISSING
 
     def _object(self, schema: Schema, references: References) -> dict[str, Json]:
         """Fill the required properties, then optional ones for which the query contains a value."""
-        properties = _mapping(schema.get("properties"))
-        required = [name for name in _sequence(schema.get("required")) if isinstance(name, str)]
+        properties = as_dict(schema.get("properties"))
+        required = [name for name in as_list(schema.get("required")) if isinstance(name, str)]
         values: dict[str, Json] = {
-            name: self.fill(properties.get(name), name, references)
+            name: self.value(properties.get(name), name, references, invents=True)
             for name in dict.fromkeys(required)
         }
         for name in properties:
             if name not in values:
-                try:
-                    optional, inner = self._resolve(properties[name], references)
-                except _UnfillableError:
-                    continue
-                # An optional property with a default is better left out.
-                if "default" not in optional and "const" not in optional:
-                    values[name] = self._find(optional, inner)
+                with suppress(_UnfillableError):
+                    values[name] = self.value(properties[name], name, references, invents=False)
         order = dict.fromkeys([*properties, *required])
         return {n: values[n] for n in order if values.get(n, MISSING) is not MISSING}
 
@@ -282,17 +240,17 @@ def _merged(base: Schema, over: Schema) -> dict[str, Json]:
     """Return two nodes merged: `over` wins, but `properties` and `required` are combined."""
     both = {**base, **over}
     if "properties" in base and "properties" in over:
-        both["properties"] = {**_mapping(base["properties"]), **_mapping(over["properties"])}
+        both["properties"] = {**as_dict(base["properties"]), **as_dict(over["properties"])}
     if "required" in base and "required" in over:
-        both["required"] = [*_sequence(base["required"]), *_sequence(over["required"])]
+        both["required"] = [*as_list(base["required"]), *as_list(over["required"])]
     return both
 
 
 def _alternatives(schema: Schema) -> list[Schema]:
     """Return the options of `anyOf` and `oneOf`, each merged with the node; null comes last."""
-    options = [*_sequence(schema.get("anyOf")), *_sequence(schema.get("oneOf"))]
+    options = [*as_list(schema.get("anyOf")), *as_list(schema.get("oneOf"))]
     around = {key: value for key, value in schema.items() if key not in {"anyOf", "oneOf"}}
-    found = [_merged(around, _mapping(option)) for option in options if option is not False]
+    found = [_merged(around, as_dict(option)) for option in options if option is not False]
     return sorted(found, key=lambda option: option.get("type") == "null")
 
 
@@ -318,15 +276,10 @@ def _limits(schema: Schema, least: str, most: str, cap: int) -> tuple[int, int]:
 
 
 def _numbers_to_try(schema: Schema) -> Iterator[float]:
-    """Yield numbers for a node: 1, 0, and multiples of `multipleOf` at and next to its bounds."""
-    step = max(_number(schema.get("multipleOf")) or 1, _SMALLEST_STEP)
-    yield from (1, 0, step)
-    for name in _BOUNDS:
-        edge = _number(schema.get(name))
-        if edge is not None:
-            multiple = edge // step * step
-            yield from (edge, multiple, multiple + step, multiple - step)
-            yield from (edge + _SMALLEST_STEP, edge - _SMALLEST_STEP)
+    """Yield numbers for a node: 1, 0, and those at and next to its bounds."""
+    yield from (1, 0)
+    for edge in filter(None, (_number(schema.get(name)) for name in _BOUNDS)):
+        yield from (edge, edge + 1, edge - 1)
 
 
 def _number(value: Json) -> float | None:

@@ -1,6 +1,6 @@
 """What an operator configures: one YAML file, read once into one frozen value."""
 
-from router_service.settings.reading import examine_settings, read_settings
+from router_service.settings.reading import read_settings
 from router_service.settings.values import (
     ADMIN,
     METRICS,
@@ -58,7 +58,6 @@ __all__ = [
     "UsageSettings",
     "VerificationSettings",
     "Wildcard",
-    "examine_settings",
     "match_wildcard",
     "read_settings",
 ]

@@ -112,21 +112,16 @@ FIREWORKS_MODELS = "accounts/fireworks/models/"
 
 
 def read_models(
-    file: File,
-    positions: Sequence[int],
-    timeouts: Timeouts,
-    source: str,
-    environ: Mapping[str, str],
+    file: File, timeouts: Timeouts, source: str, environ: Mapping[str, str]
 ) -> Iterator[Model | Wildcard | ConfigProblem]:
     """Yield the pool's models, its wildcards, and the problems of unusable entries.
 
     Entries with the same name are deployments of one model. The most specific wildcard comes first.
-    `positions` has the place of each entry in the file's `model_list`.
     """
     reader = _ModelReader(file, timeouts, source)
     litellm = file.litellm_settings
     environ = {**environ, **litellm.variables()}
-    for index, entry in zip(positions, file.model_list, strict=True):
+    for index, entry in enumerate(file.model_list):
         place = _Place(entry, f"model_list.{index}", source, environ, litellm)
         reader.groups.setdefault(entry.model_name, []).append(place)
     patterns = [name for name in reader.groups if "*" in name]

@@ -30,7 +30,6 @@ from router_service.settings.litellm import (
     File,
     GeneralSection,
     LiteLLMSection,
-    ModelEntry,
     ModelInfo,
     Params,
     RouterSection,
@@ -132,26 +131,6 @@ def read_settings(
 
     Without a file the settings have no models. Raise ConfigError.
     """
-    settings, error = examine_settings(
-        config, host=host, port=port, log_format=log_format, environ=environ
-    )
-    if error is not None:
-        raise error
-    return settings
-
-
-def examine_settings(
-    config: Path | None = None,
-    *,
-    host: str | None = None,
-    port: int | None = None,
-    log_format: LogFormat | None = None,
-    environ: Mapping[str, str] = os.environ,
-) -> tuple[Settings, ConfigError | None]:
-    """Return the settings of `read_settings` without what is wrong in the file, and all of that.
-
-    Raise ConfigError if the environment is unusable, or the file is not YAML.
-    """
     try:
         overrides = Overrides()
     except ValidationError as exc:
@@ -168,7 +147,7 @@ def examine_settings(
     except ValueError as exc:
         raise ConfigError("the command line", "--port", str(exc)) from exc
     path = config or overrides.config
-    settings, error = _examine_file(path, environ) if path else (Settings(), None)
+    settings = _read_file_settings(path, environ) if path else Settings()
     sections = {
         "server": settings.server,
         "logging": settings.logging,
@@ -201,7 +180,7 @@ def examine_settings(
         database = database.model_copy(update={"url": SecretStr(f"sqlite:///{state / name}")})
         changes = {"database": database, "has_default_database": True}
         settings = settings.model_copy(update=changes)
-    return settings, error
+    return settings
 
 
 def state_directory(environ: Mapping[str, str]) -> Path | None:
@@ -215,10 +194,10 @@ def state_directory(environ: Mapping[str, str]) -> Path | None:
     return Path(home, ".local", "state", "switchcraft") if home else None
 
 
-def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, ConfigError | None]:
-    """Return the settings in a file without what is wrong, and all problems of the file.
+def _read_file_settings(path: Path, environ: Mapping[str, str]) -> Settings:
+    """Return the settings in a file; raise ConfigError with all mistakes in its values.
 
-    Raise ConfigError if the file is not YAML.
+    If the values are valid, the error has all mistakes in the models.
     """
     config = read_file(path)
     problems = list(config.repeated)
@@ -230,11 +209,25 @@ def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, Con
         references = References({**environ, **own}, problems)
     tree = references.resolved_file(tree)
     problems += unknown_sections(tree)
-    file, positions = _valid_file(tree, problems)
+    general, keys = tree.get("general_settings"), tree.get("keys", {})
+    if isinstance(general, dict) and general.get("master_key") and isinstance(keys, dict):
+        if keys.get("admin") is not None:
+            problem = "keys.admin is set too, and both are the admin key; remove one of them"
+            problems.append(ConfigProblem("general_settings.master_key", problem))
+        tree["keys"] = {**keys, "admin": general["master_key"]}
+    try:
+        file = File.model_validate(tree)
+    except ValidationError as exc:
+        known = {problem.where for problem in problems}
+        if "keys.admin" not in config.lines:  # it is the master key, which has this problem, too
+            known.add("keys.admin")
+        problems += [each for each in problems_of(exc, tree) if each.where not in known]
+        # Without `from exc`: its message quotes nothing, but its errors have the input.
+        raise config.error(problems) from None
     reserved = file.router.model_name
     names = {
-        f"model_list.{position}.model_name": entry.model_name
-        for position, entry in zip(positions, file.model_list, strict=True)
+        f"model_list.{index}.model_name": entry.model_name
+        for index, entry in enumerate(file.model_list)
     }
     names |= {f"router_settings.model_group_alias.{a}": a for a in file.router_settings.aliases()}
     for where, name in names.items():
@@ -246,25 +239,18 @@ def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, Con
             problems.append(ConfigProblem(where, problem))
     upstreams = merged_upstreams(file)
     known = {problem.where for problem in problems}
-    models: list[Model] = []
-    wildcards: list[Wildcard] = []
-    environ = references.environ
-    for each in read_models(file, positions, upstreams.timeouts, config.source, environ):
-        if isinstance(each, Model):
-            models.append(each)
-        elif isinstance(each, Wildcard):
-            wildcards.append(each)
-        elif each.where not in known:
-            problems.append(each)
+    found = list(read_models(file, upstreams.timeouts, config.source, references.environ))
+    models = tuple(each for each in found if isinstance(each, Model))
+    wildcards = tuple(each for each in found if isinstance(each, Wildcard))
+    mistakes = (each for each in found if isinstance(each, ConfigProblem))
+    problems += [each for each in mistakes if each.where not in known]
     if not (models or wildcards or problems):
         problems.append(ConfigProblem("model_list", "there is no model; add at least one"))
-    entries = tree.get("model_list")
-    listed = entries if isinstance(entries, list) else []
-    given = {str(entry.get("model_name")) for entry in listed if isinstance(entry, Mapping)}
-    settings = Settings(
-        models=tuple(models),
-        unreadable_models=frozenset(given - {model.name for model in models}),
-        wildcards=tuple(wildcards),
+    if problems:
+        raise config.error(problems)
+    return Settings(
+        models=models,
+        wildcards=wildcards,
         aliases=known_aliases(file),
         router=file.router,
         server=unless_set(file.server, redis_url=file.router_settings.redis()),
@@ -288,59 +274,9 @@ def _examine_file(path: Path, environ: Mapping[str, str]) -> tuple[Settings, Con
         },
         unsupported=tuple(
             replace(each, line=line_of(each.where, config.lines)).without_keys()
-            for each in unsupported_settings(file, positions)
+            for each in unsupported_settings(file)
         ),
     )
-    return settings, config.error(problems) if problems else None
-
-
-def _valid_file(
-    tree: Mapping[str, Json], problems: list[ConfigProblem]
-) -> tuple[File, tuple[int, ...]]:
-    """Return the file without what is invalid, whose problems are added to `problems`.
-
-    The second value has the position in the file of each entry of `model_list` that is left.
-    """
-    known = {problem.where for problem in problems}
-    found: list[ConfigProblem] = []
-    entries: dict[int, ModelEntry] = {}
-    listed = tree.get("model_list", [])
-    if not isinstance(listed, list):
-        found.append(ConfigProblem("model_list", "must be a list"))
-        listed = []
-    for index, entry in enumerate(listed):
-        try:
-            entries[index] = ModelEntry.model_validate(entry)
-        except ValidationError as exc:
-            found += problems_of(exc, entry, "model_list", str(index))
-    general = _valid_section("general_settings", tree, found)
-    if isinstance(general, GeneralSection) and general.master_key is not None:
-        keys = tree.get("keys", {})
-        if isinstance(keys, dict) and keys.get("admin") is None:
-            tree = {**tree, "keys": {**keys, "admin": general.master_key}}
-        else:
-            problem = "keys.admin is set too, and both are the admin key; remove one of them"
-            found.append(ConfigProblem("general_settings.master_key", problem))
-    others = File.model_fields.keys() - {"model_list", "general_settings"}
-    sections = {name: _valid_section(name, tree, found) for name in others & tree.keys()}
-    further = {name: value for name, value in tree.items() if name not in File.model_fields}
-    problems += [problem for problem in found if problem.where not in known]
-    fields = {"model_list": tuple(entries.values()), "general_settings": general}
-    return File.model_validate(fields | sections | further), tuple(entries)
-
-
-def _valid_section(name: str, tree: Mapping[str, Json], problems: list[ConfigProblem]) -> BaseModel:
-    """Return a section of the file without invalid settings; add their problems to `problems`."""
-    section, values = _nested(File, name), tree.get(name, {})
-    while True:
-        try:
-            return section.model_validate(values)
-        except ValidationError as exc:
-            # A later round finds what pydantic checks only if all values are valid.
-            problems += problems_of(exc, values, name)
-            invalid = {error["loc"][0] for error in exc.errors() if error["loc"]}
-            left = {} if not isinstance(values, dict) or not invalid & values.keys() else values
-            values = {setting: left[setting] for setting in left if setting not in invalid}
 
 
 def _nested(section: type[BaseModel], name: str) -> type[BaseModel]:
@@ -479,17 +415,16 @@ _REQUIREMENTS = {
 """Our messages by pydantic's type of error; `{...}` is filled from the error's context."""
 
 
-def problems_of(exc: ValidationError, tree: Json, *outer: str) -> Iterator[ConfigProblem]:
+def problems_of(exc: ValidationError, tree: Json) -> Iterator[ConfigProblem]:
     """Yield the mistakes that pydantic found, without values, because they may be keys.
 
-    `tree` is the input that was validated, and `outer` its own path in the file. pydantic adds the
-    names of union members to an error's location. So a part of the location belongs to the path
-    only if it occurs in the tree, or if it is the name of a missing setting. The errors of a
-    union's members become one problem.
+    `tree` is the input that was validated. pydantic adds the names of union members to an error's
+    location. So a part of the location belongs to the path only if it occurs in the tree, or if it
+    is the name of a missing setting. The errors of a union's members become one problem.
     """
     found: list[tuple[tuple[str, ...], str]] = []
     for error in exc.errors(include_url=False):
-        path = list(outer)
+        path: list[str] = []
         node, last = tree, len(error["loc"]) - 1
         for index, part in enumerate(error["loc"]):
             try:

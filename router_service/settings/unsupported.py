@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import ConfigProblem
@@ -149,11 +149,8 @@ _INFORMATION = frozenset(
 or because routing does not depend on them."""
 
 
-def unsupported_settings(file: File, positions: Sequence[int]) -> Iterator[ConfigProblem]:
-    """Yield each setting that has a different effect here than in LiteLLM, with the consequence.
-
-    `positions` has the place of each entry in the file's `model_list`.
-    """
+def unsupported_settings(file: File) -> Iterator[ConfigProblem]:
+    """Yield each setting that has a different effect here than in LiteLLM, with the consequence."""
     sections = {
         "router_settings": file.router_settings,
         "litellm_settings": file.litellm_settings,
@@ -165,7 +162,7 @@ def unsupported_settings(file: File, positions: Sequence[int]) -> Iterator[Confi
     for name, section in sections.items():
         yield from _undeclared(name, section)
     yield from _missing_models(file)
-    for index, entry in zip(positions, file.model_list, strict=True):
+    for index, entry in enumerate(file.model_list):
         where = f"model_list.{index}"
         yield from _undeclared(where, entry)
         params = entry.litellm_params

@@ -954,8 +954,6 @@ class Settings(Frozen):
         Annotated[InstanceOf[Wildcard], PlainSerializer(lambda each: each.pattern)], ...
     ] = ()
     """Patterns for the names of further models, the most specific one first."""
-    unreadable_models: frozenset[str] = frozenset()
-    """Names of entries that cannot be used, only while a file with mistakes is checked."""
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from http import HTTPStatus
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, Literal, TypeVar
 
 from prometheus_client import (
@@ -37,7 +38,6 @@ from router_service.core.releases import Track
 from router_service.policies.names import GOALS
 from router_service.policies.registry import POLICIES, choosing_reasons
 from router_service.policies.verified import Verified
-from router_service.temporary import temporary_directory
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -643,14 +643,15 @@ def shared_metrics_directory() -> Iterator[None]:
         return
     with ExitStack() as stack:
         try:
-            path = stack.enter_context(temporary_directory("switchcraft-metrics-"))
+            folder = TemporaryDirectory(prefix="switchcraft-metrics-", ignore_cleanup_errors=True)
+            path = stack.enter_context(folder)
         except OSError as exc:
             problem = (
                 "is not set, and no temporary directory can be created; set it to a writable "
                 f"directory: {exc.strerror}"
             )
             raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
-        os.environ[SHARED_DIRECTORY] = str(path)
+        os.environ[SHARED_DIRECTORY] = path
         # The library has chosen where values are when it was imported, and forked workers do not
         # import it again.
         unshared = values.ValueClass

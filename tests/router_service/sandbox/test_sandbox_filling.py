@@ -24,13 +24,12 @@ def bounded(low: str, high: str, most: int) -> st.SearchStrategy[dict[str, int]]
 
 @st.composite
 def numbers(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a schema of numbers that has at least one multiple between its bounds."""
-    step = draw(st.integers(1, 7))
+    """Draw a schema of numbers that has at least one whole number between its bounds."""
     low = draw(st.integers(-1000, 1000))
     schema: dict[str, Any] = {"type": draw(st.sampled_from(["integer", "number"]))}
     schema |= draw(st.sampled_from([{}, {"minimum": low}, {"exclusiveMinimum": low}]))
-    schema |= draw(st.sampled_from([{}, {"maximum": low + 2 * step}]))
-    return schema | draw(st.sampled_from([{}, {"multipleOf": step}]))
+    schema |= draw(st.sampled_from([{}, {"maximum": low + 2}]))
+    return schema
 
 
 def nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
@@ -133,7 +132,6 @@ NUMBER = {"type": "number"}
         (properties(a={"anyOf": [{"type": "null"}, NUMBER]}), {"a": 12.5}),
         (properties(a={"type": ["null", "boolean"]}), {"a": True}),
         (properties(["a"]), {"a": "Berlin"}),
-        (properties(a={"type": "array", "prefixItems": [NUMBER, TEXT]}), {"a": [12.5, "Ann Lee"]}),
     ],
 )
 def test_values_come_from_the_query_if_they_fit(schema: Json, value: Json) -> None:

@@ -220,32 +220,39 @@ def test_client_name_that_begins_like_a_key_is_refused(tmp_path: Path) -> None:
         read_settings(path)
 
 
-def test_values_models_and_names_are_reported_together(tmp_path: Path) -> None:
-    """A wrong value, an unusable entry and a reserved name do not hide each other.
-
-    Positions are those of the file, although an entry in between cannot be read.
-    """
+def test_values_are_reported_together_and_then_models_and_names(tmp_path: Path) -> None:
+    """Wrong values do not hide each other, nor do unusable entries and reserved names."""
     path = tmp_path / "config.yaml"
-    path.write_text(
+    values = (
         "model_list:\n"
         "  - {model_name: a, litellm_param: {model: openai/a}}\n"
-        "  - {model_name: b, litellm_params: {model: mystery}}\n"
         "  - {model_name: c, litellm_params: {model: c, api_base: 'http://h', timeout: soon}}\n"
-        "  - {model_name: switchcraft, litellm_params: {model: d, api_base: 'http://h'}}\n"
         "budgets: {webhook_url: 'http://h'}\n"
         "general_settings: {master_key: a}\n"
         "keys: {admin: b, apy: c}\n"
     )
-    with pytest.raises(ConfigError) as caught:
-        read_settings(path, environ={})
-    assert [(problem.line, problem.where) for problem in caught.value.problems] == [
+    models = (
+        "model_list:\n"
+        "  - {model_name: b, litellm_params: {model: mystery}}\n"
+        "  - {model_name: switchcraft, litellm_params: {model: d, api_base: 'http://h'}}\n"
+    )
+
+    def problems(text: str) -> list[tuple[int | None, str]]:
+        path.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            read_settings(path, environ={})
+        return [(problem.line, problem.where) for problem in caught.value.problems]
+
+    assert problems(values) == [
         (2, "model_list.0.litellm_params"),
-        (3, "model_list.1.litellm_params.model"),
-        (4, "model_list.2.litellm_params.timeout"),
-        (5, "model_list.3.model_name"),
-        (6, "budgets"),
-        (7, "general_settings.master_key"),
-        (8, "keys.apy"),
+        (3, "model_list.1.litellm_params.timeout"),
+        (4, "budgets"),
+        (5, "general_settings.master_key"),
+        (6, "keys.apy"),
+    ]
+    assert problems(models) == [
+        (2, "model_list.0.litellm_params.model"),
+        (3, "model_list.1.model_name"),
     ]
 
 
