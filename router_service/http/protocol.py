@@ -230,23 +230,12 @@ class BoundedProtocol(HttpToolsProtocol):
         return rest
 
     def _feed(self, data: bytes) -> None:
+        asks_for_upgrade = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The head is complete, and asks for a protocol that we do not support. A server may
-            # ignore that (RFC 9110, section 7.8), but the parser cannot: it treats the body as data
-            # of the other protocol. So a new parser reads the same head without those headers.
-            lines = [b"%s %s HTTP/%s" % (self._method, self.url, self._version)]
-            for name, value in self.headers:
-                if name in _UPGRADE_HEADERS:
-                    continue
-                kept = value
-                if name == b"connection":
-                    options = (option.strip() for option in value.split(b","))
-                    kept = b", ".join(o for o in options if o.lower() not in _UPGRADE_HEADERS)
-                lines.append(name + b": " + kept)
-            self.parser = httptools.HttpRequestParser(self)
-            self._feed(b"\r\n".join((*lines, b"", b"")))
+            # The head is read again below: an error in this block would have it as its context.
+            asks_for_upgrade = True
         except httptools.HttpParserError as exc:
             # The parser reports an exception of a callback as its own error.
             cause = exc.__context__
@@ -262,6 +251,21 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(400, InvalidRequestError(problem, code="invalid_http"))
             else:
                 self._refuse(500, exc)
+        if asks_for_upgrade:
+            # The head is complete, and asks for a protocol that we do not support. A server may
+            # ignore that (RFC 9110, section 7.8), but the parser cannot: it treats the body as data
+            # of the other protocol. So a new parser reads the same head without those headers.
+            lines = [b"%s %s HTTP/%s" % (self._method, self.url, self._version)]
+            for name, value in self.headers:
+                if name in _UPGRADE_HEADERS:
+                    continue
+                kept = value
+                if name == b"connection":
+                    options = (option.strip() for option in value.split(b","))
+                    kept = b", ".join(o for o in options if o.lower() not in _UPGRADE_HEADERS)
+                lines.append(name + b": " + kept)
+            self.parser = httptools.HttpRequestParser(self)
+            self._feed(b"\r\n".join((*lines, b"", b"")))
 
     def _take_waiting(self) -> bytes:
         data = b"".join(self._waiting)

@@ -313,6 +313,7 @@ def _statuses(seen: Seen) -> Iterator[int]:
         status = int(lines[0].split()[1])
         if status == 100:
             continue
+        expect(status != 500, "the gateway failed")
         yield status
         headers = dict(line.lower().split(b": ", 1) for line in lines[1:])
         is_head = status == 200 and seen.complete[answered].method == b"HEAD"
