@@ -25,7 +25,6 @@ from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
     RuleResult,
-    named_floors,
     read_judgements,
     simulate_prices,
 )
@@ -97,14 +96,19 @@ def measure(artifact: Artifact, goal: Goal, sizes: Iterable[int] = SIZES) -> lis
     for columns in (each for size in sizes for each in combinations(range(len(prices)), size)):
         pool = held_out.select_arms(columns)
         expected_usd = pool.expected_costs_usd([prices[column] for column in columns])
-        outcomes, by_price, floored = simulate_prices(
-            held_out, simulation, columns, prices, named_floors(manifest)
+        outcomes, _, floored = simulate_prices(
+            held_out,
+            simulation,
+            columns,
+            prices,
+            manifest.fixed_prices_usd,
+            manifest.verifier.floor,
         )
         rules: dict[str, RuleResult] = {}
         for rule in frontier_rules(expected_usd):
             chosen = route(pool.probabilities, expected_usd, rule)
             rules[rule] = (rule, *pick(outcomes, chosen))
-        rules |= {result[0]: result for result in (*by_price, *floored)}
+        rules |= {result[0]: result for result in floored}
         best = best_single(outcomes)
         best_correct, best_usd = outcomes.correct[:, best], outcomes.cost_usd[:, best]
 

@@ -190,7 +190,8 @@ class Manifest(_Frozen):
     )
     named_frontier: tuple[FrontierPoint, ...] = Field(
         default=(),
-        description="The same for the verified policies with a name, with the verifier's floor.",
+        description="The same prices with the verifier's floor, as goals and policies with a name"
+        " apply them.",
     )
     familiarity: FamiliaritySpec | None = Field(
         default=None, description="Tells which requests are unlike the training queries."
@@ -277,27 +278,28 @@ class Manifest(_Frozen):
         return parse_policy(rule, param=param)
 
     def measured_policy(self, rule: str, *, param: str = "policy") -> Policy | Verified:
-        """Return the policy of a rule as it was measured: `floored_rules` have a floor.
+        """Return the policy of a rule as it was measured: the rule of a name has the floor.
 
         Raises PolicyError, which names `param` as the request's field.
         """
         policy = self.policy(rule, param=param)
-        if (
-            isinstance(policy, Verified)
-            and self.verifier is not None
-            and str(policy) in self.floored_rules
-        ):
+        return self.with_floor(policy) if str(policy) in self.named_rules.values() else policy
+
+    def with_floor(self, policy: Policy | Verified) -> Policy | Verified:
+        """Return a policy with the verifier's floor, if it verifies answers."""
+        if isinstance(policy, Verified) and self.verifier is not None:
             return replace(policy, floor=self.verifier.floor)
         return policy
 
     @property
-    def floored_rules(self) -> frozenset[str]:
-        """The rules of `verified` and of the policies whose rule is no result of a goal."""
-        fixed = {
+    def fixed_prices_usd(self) -> tuple[float, ...]:
+        """The prices of `verified` and of policies whose rule is no result of a goal, rising."""
+        fixed = (
             VERIFIED,
             *(r for name, r in self.policies.items() if name not in self.policy_goals),
-        }
-        return frozenset(str(self.policy(rule)) for rule in fixed if self.verifier is not None)
+        )
+        policies = (self.policy(rule) for rule in fixed if self.verifier is not None)
+        return tuple(sorted({each.price_usd for each in policies if isinstance(each, Verified)}))
 
     @property
     def named_rules(self) -> dict[str, str]:

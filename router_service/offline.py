@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import orjson
@@ -29,7 +30,7 @@ from router_service.measurement.goals import (
     parse_goal,
     reach_goals,
 )
-from router_service.measurement.held_out import served_points
+from router_service.measurement.held_out import goal_points, served_points
 from router_service.policies.base import Policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.router import Decision, Router
@@ -148,8 +149,8 @@ def list_policies(artifact: Artifact, *, every: bool = False) -> Iterator[str]:
     A rule is left out if a cheaper one of its kind is as accurate, unless it has a name or `every`
     is set. The rules that choose once come first, and then the verified ones.
     """
-    verified = served_points(artifact)
-    manifest = reach_goals(artifact.manifest, verified)
+    manifest = reach_goals(artifact.manifest, goal_points(artifact))
+    verified = served_points(replace(artifact, manifest=manifest))
     if not manifest.frontier:
         yield "No policy was measured for these arms at these prices."
         return
@@ -182,7 +183,7 @@ def explain_goal(text: str, artifact: Artifact, *, verified_goals: bool = False)
     With `verified_goals`, it may be a verified policy. Then the rule for requests that cannot be
     verified follows. Raises PolicyError if the text is not a goal, or if no rule reaches it.
     """
-    manifest, verified = artifact.manifest, partial(served_points, artifact)
+    manifest, verified = artifact.manifest, partial(goal_points, artifact)
     goal = parse_goal(text, param="--goal")
     if goal is None:
         problem = "write within=0.5, accuracy=best, accuracy=0.87 or usd_per_1k=0.5"
@@ -315,6 +316,8 @@ def _legend(manifest: Manifest) -> str:
         arms = ", ".join(manifest.estimated_arms)
         how = f"Estimated, because most answers of {arms} were not recorded,"
     on = f"{how} on {', '.join(map(str, sorted(measured)))} queries held out from training"
+    if manifest.verifier is not None and manifest.verifier.floor:
+        on += f"; verified rules with a name have a floor of {manifest.verifier.floor:.0%}"
     if all(point.versus_best for point in manifest.frontier):
         return f"{on}; brackets: 95% intervals, ±: standard errors."
     return f"{on}; ±: standard errors."

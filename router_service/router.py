@@ -44,7 +44,7 @@ from router_service.core.resources import (
 )
 from router_service.core.values import request_value
 from router_service.measurement.goals import goal_policy, parse_goal, reach_goals
-from router_service.measurement.held_out import describe_pool, served_points
+from router_service.measurement.held_out import describe_pool, goal_points
 from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
 from router_service.policies.costs import Price
 from router_service.policies.exploration import explore
@@ -229,7 +229,7 @@ class Router:
             self._verifier = self._verifier_of_unfamiliar
         manifest = self.artifact.manifest
         # Agents ask for the same goal with every request, and finding its rule takes 0.2 ms.
-        verified = partial(served_points, self.artifact)
+        verified = partial(goal_points, self.artifact)
         self._goal_policy = lru_cache(1000)(
             partial(goal_policy, manifest=manifest, verified=verified)
         )
@@ -554,7 +554,7 @@ class Router:
         """
         if self.unmeasured:
             return
-        verified = served_points(self.artifact) if verified_goals else ()
+        verified = goal_points(self.artifact) if verified_goals else ()
         manifest = reach_goals(self.artifact.manifest, verified)
         self.artifact = replace(self.artifact, manifest=manifest)
 

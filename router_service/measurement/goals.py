@@ -195,10 +195,11 @@ def goal_policy(
 
     `verified` returns the measured points of verified policies, and is called only if needed.
     Requests that cannot be verified get the policy that comes nearest to the goal among those that
-    choose once. Raises PolicyError if no policy reaches the goal.
+    choose once. A verified policy has the floor, as the points have it. Raises PolicyError if no
+    policy reaches the goal.
     """
     point = goal_point(goal, manifest, verified, param=param, verified_goals=verified_goals)
-    policy = manifest.measured_policy(point.policy, param=param)
+    policy = manifest.with_floor(manifest.policy(point.policy, param=param))
     if isinstance(policy, Verified) and manifest.frontier:
         once = _find(goal, manifest.frontier, manifest, param=param, is_nearest=True)
         policy = replace(policy, otherwise=choose_once(parse_policy(once.policy)))

@@ -248,7 +248,7 @@ def describe_pool(
     The prices of its profile are the new ones. The figures are the frontier, the metrics, and the
     rules of the policies that were chosen by a goal. Without held-out predictions there are no
     figures, and the policies keep their rules. The figures of verified answers take longer:
-    `verified_points` computes them when they are needed, and `reach_goals` chooses among them.
+    `served_points` computes them when they are needed.
     Raises ArtifactError if the file cannot be read.
     """
     manifest = artifact.manifest
@@ -276,32 +276,35 @@ def describe_pool(
     return replace(artifact, manifest=manifest.model_copy(update=changed), pool=pool)
 
 
-def verified_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
-    """Return the measured points of prices for verified answers, for an artifact's pool.
-
-    They have no floor, and their prices rise. They are those of the manifest, unless
-    `describe_pool` has changed the arms or the prices. Then the first call simulates them, which
-    takes about a second for eight arms, and later calls return the same points. Without a
-    verifier's judgements, the result is empty. Raises ArtifactError if the file cannot be read.
-    """
-    return _both_points(artifact)[0]
-
-
 def served_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
-    """Return the same points as gateways serve them: the policies with a name have the floor."""
+    """Return the measured points of verified answers as gateways serve them, by rising price.
+
+    The rules of policies with a name have the floor, and other prices have none. The points are
+    those of the manifest, unless `describe_pool` has changed the arms or the prices. Then the first
+    call simulates them, which takes a second or two for eight arms, and later calls return the
+    same points. Without a verifier's judgements, the result is empty. Raises ArtifactError if the
+    file cannot be read.
+    """
+    by_price, floored = _both_points(artifact)
+    named = artifact.manifest.named_rules.values()
+    return with_floors(by_price, [point for point in floored if point.policy in named])
+
+
+def goal_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
+    """Return the same points among which goals choose: all have the floor."""
     return with_floors(*_both_points(artifact))
 
 
 def with_floors(
-    by_price: Sequence[FrontierPoint], named: Sequence[FrontierPoint]
+    by_price: Sequence[FrontierPoint], floored: Sequence[FrontierPoint]
 ) -> tuple[FrontierPoint, ...]:
-    """Return the points of prices, with those of `named` policies in the place of their prices."""
-    floored = {point.policy: point for point in named}
-    return tuple(floored.get(point.policy, point) for point in by_price)
+    """Return the points of prices, with the `floored` ones in the place of their prices."""
+    replacing = {point.policy: point for point in floored}
+    return tuple(replacing.get(point.policy, point) for point in by_price)
 
 
 def _both_points(artifact: Artifact) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
-    """Return the points of prices, and those of policies with a name."""
+    """Return the points of prices without and with the floor."""
     manifest = artifact.manifest
     if manifest.verifier is None:
         return (), ()
@@ -315,14 +318,15 @@ def _both_points(artifact: Artifact) -> tuple[tuple[FrontierPoint, ...], tuple[F
             manifest.files[HELD_OUT],
             tuple(manifest.arms.index(arm) for arm in artifact.pool),
             tuple(manifest.profile[arm].price for arm in manifest.measured_arms),
-            named_floors(manifest),
+            manifest.fixed_prices_usd,
+            manifest.verifier.floor,
             manifest.verifier.gain_features,
         )
 
 
 def named_floors(manifest: Manifest) -> tuple[tuple[float, float], ...]:
-    """Return the price and the floor of each verified policy that has a floor, by rising price."""
-    named = (manifest.measured_policy(rule) for rule in manifest.floored_rules)
+    """Return the price and the floor of each verified policy with a name, by rising price."""
+    named = (manifest.measured_policy(rule) for rule in {*manifest.named_rules.values()})
     found = ((each.price_usd, each.floor) for each in named if isinstance(each, Verified))
     return tuple(sorted(found))
 
@@ -336,19 +340,20 @@ def _simulate_pool(
     _sha256: str,
     columns: tuple[int, ...],
     prices: tuple[Price, ...],
-    named: tuple[tuple[float, float], ...],
+    fixed_usd: tuple[float, ...],
+    floor: float,
     gain_features: tuple[str, ...],
 ) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
-    """Return the points of some columns by price and of named policies.
+    """Return the points of some columns by price, without and with a floor.
 
     `prices` are those of all arms. Every second of the prices that training measures is simulated,
-    and the prices and floors of `named` policies.
+    and the `fixed_usd` ones.
     """
     judged = read_judgements(path)
     if judged is None:
         return (), ()
     outcomes, by_price, floored = simulate_prices(
-        HeldOut.read(path), Simulation(judged, gain_features), columns, prices, named
+        HeldOut.read(path), Simulation(judged, gain_features), columns, prices, fixed_usd, floor
     )
     try:
         entries = Bench.of(outcomes).measure_all("router", by_price + floored)
@@ -368,11 +373,12 @@ def simulate_prices(
     simulation: Simulation,
     columns: Sequence[int],
     prices: Sequence[Price],
-    named: Sequence[tuple[float, float]],
+    fixed_usd: Sequence[float],
+    floor: float,
 ) -> tuple[PricedOutcomes, list[RuleResult], list[RuleResult]]:
     """Return the answers of some columns, and what verified policies make of them.
 
-    The policies are those by price, and the `named` ones by price and floor.
+    The policies are those by price, which include the `fixed_usd` ones, and the same with a floor.
     """
     pool = held_out.select_arms(columns)
     outcomes = PricedOutcomes(
@@ -386,9 +392,9 @@ def simulate_prices(
         correct, cost_usd, _ = answers.outcome(outcomes.correct, outcomes.cost_usd, pool.seconds)
         return str(Verified(price_usd)), correct, cost_usd
 
-    prices_usd = sorted({*prices_in_usd(PRICES[::2], best_usd), *(usd for usd, _ in named)})
-    by_price = [simulate(price_usd, 0.0) for price_usd in prices_usd]
-    return outcomes, by_price, [simulate(price_usd, floor) for price_usd, floor in named]
+    prices_usd = sorted({*prices_in_usd(PRICES[::2], best_usd), *fixed_usd})
+    by_price, floored = ([simulate(usd, each) for usd in prices_usd] for each in (0.0, floor))
+    return outcomes, by_price, floored
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ from router_service.artifact import (
     Artifact,
 )
 from router_service.cli import main
-from router_service.measurement.held_out import served_points
+from router_service.measurement.held_out import goal_points
 from router_service.policies.verified import is_verified
 
 Route = Callable[..., list[dict[str, Any]]]
@@ -101,7 +101,7 @@ def test_reachable_goal_prints_its_rule(
     manifest = artifact.manifest
     best = manifest.best_single_accuracy
     assert best is not None
-    verified = () if option == "--no-verified-goals" else served_points(artifact)
+    verified = () if option == "--no-verified-goals" else goal_points(artifact)
     measured = (*manifest.frontier, *verified)
     reaching = [point for point in measured if point.accuracy.value >= best.value]
     cheapest = min(reaching, key=lambda point: point.cost_usd.value)

@@ -260,18 +260,17 @@ def test_below_the_floor_another_arm_is_asked_at_any_cost(
     ("text", "floor"),
     [
         ("verified", 0.5),
-        ("economy", 0.0),
-        ("quality", 0.0),
+        ("economy", 0.5),
+        ("quality", 0.5),
         (None, 0.5),
         ("accuracy=best", 0.5),
+        ("accuracy=0.9", 0.5),
         ("verified=0.0106", 0.0),
         ("verified=0.002", 0.0),
     ],
 )
-def test_verified_and_goals_with_its_rule_have_a_floor(
-    shipped: Router, text: str | None, floor: float
-) -> None:
-    """Rules at other prices, and prices that a request names, have none."""
+def test_names_and_goals_have_a_floor(shipped: Router, text: str | None, floor: float) -> None:
+    """Prices that a request names have none."""
     policy = shipped.policy(text, verified_goals=True)
     assert isinstance(policy, Verified)
     assert policy.floor == floor

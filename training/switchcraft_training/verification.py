@@ -223,8 +223,13 @@ class VerifierStudy:
     streams_text_from: float | None = None
     floor: float = 0.0
     """The verifier's settings of the same names."""
-    named: Mapping[float, VerifiedAnswers] = field(default_factory=dict)
-    """Held-out results of the policies with a name by price, with the floor."""
+    floored: Mapping[float, VerifiedAnswers] = field(default_factory=dict)
+    """Held-out results of the same prices with the floor."""
+
+    @property
+    def operating(self) -> VerifiedAnswers:
+        """Held-out results of `verified` at its price, with the floor."""
+        return self.floored.get(self.price_usd, self.by_price[self.price_usd])
 
     def entries(self) -> dict[float, Entry]:
         """Return the measured accuracy and cost of each price."""
@@ -243,9 +248,9 @@ class VerifierStudy:
         manifest = read_manifest(directory / MANIFEST)
         joined = {arm: facts.accuracy.value for arm, facts in manifest.onboarded.items()}
         shares = dict(zip(self.table.arms, spec.reliabilities, strict=True)) | joined
-        by_price, named = (
+        by_price, floored = (
             () if joined else tuple(entry.point for entry in measured.values())
-            for measured in (self.entries(), measure_prices(self.table, self.named))
+            for measured in (self.entries(), measure_prices(self.table, self.floored))
         )
         reliabilities = tuple(shares[arm] for arm in manifest.arms)
         if HELD_OUT in manifest.files and manifest.arms == self.table.arms:
@@ -263,12 +268,12 @@ class VerifierStudy:
             update={
                 "verifier": spec.model_copy(update={"reliabilities": reliabilities}),
                 "verified_frontier": by_price,
-                "named_frontier": named,
+                "named_frontier": floored,
                 "files": file_hashes(directory),
             }
         )
         if by_price:
-            changed = reach_goals(changed, with_floors(by_price, named))
+            changed = reach_goals(changed, with_floors(by_price, floored))
         save_manifest(directory, changed)
         return changed
 
@@ -411,8 +416,9 @@ def study_verifier(
     rules = (rule for rule in config.policies.values() if is_verified(rule) and rule != VERIFIED)
     named_usd = {price_usd, *(float(rule.partition("=")[2]) for rule in rules)}
     by_price |= accept_by_price(judged, parts[:-1], named_usd)
-    named = accept_by_price(judged, parts[:-1], sorted(named_usd), config.verified_floor)
-    return replace(study, price_usd=price_usd, by_price=dict(sorted(by_price.items())), named=named)
+    by_price = dict(sorted(by_price.items()))
+    floored = accept_by_price(judged, parts[:-1], by_price, config.verified_floor)
+    return replace(study, price_usd=price_usd, by_price=by_price, floored=floored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from router_service.ui.verified_steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import listed_requests
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import WAIT_S, Sandbox, served, wait_for
 
 REQUESTS = "/ui/api/traffic/requests"
 
@@ -51,7 +51,19 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
     arms = shipped.arms[:2]
     settings = Settings.sandbox(sandbox.base_url, arms)
     router = Router(shipped.artifact, arms=arms, relatives=[shipped])
-    with served(create_app(settings, router)) as url, httpx.Client(base_url=url) as client:
+    with (
+        served(create_app(settings, router)) as url,
+        httpx.Client(base_url=url, timeout=WAIT_S) as client,
+    ):
+        before = shipped.artifact.manifest.named_rules["economy"]
+
+        def has_measured() -> bool:
+            rules = {
+                each["name"]: each["rule"] for each in client.get("/v1/policies").json()["data"]
+            }
+            return rules["economy"] != before
+
+        wait_for(has_measured, "the rules of goals are those of the two arms")
         card = client.get("/ui/api/artifact").json()
         assert {arm["arm"] for arm in card["arms"]} == set(arms)
         assert card["metrics"] != shipped.artifact.manifest.model_dump(mode="json")["metrics"]

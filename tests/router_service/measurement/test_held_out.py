@@ -21,10 +21,11 @@ from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
     describe_pool,
+    goal_points,
     served_points,
 )
 from router_service.policies.costs import Price
-from router_service.policies.verified import is_verified
+from router_service.policies.verified import Verified, is_verified
 from router_service.router import Router
 
 LARGE, SMALL = "claude-sonnet-4.5", "grok-4.1-fast"
@@ -67,7 +68,7 @@ def test_shipped_figures_follow_from_the_shipped_predictions(artifact: Artifact)
         assert numbers(got) == pytest.approx(numbers(wanted), rel=1e-9, abs=1e-12)
     assert found.metrics == manifest.metrics
     assert found.policies["fast"] == manifest.policies["fast"]
-    assert reach_goals(manifest, served_points(artifact)) == manifest
+    assert reach_goals(manifest, goal_points(artifact)) == manifest
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,14 @@ def test_default_reaches_its_goal_in_every_pool(artifact: Artifact, arms: tuple[
     """It is the cheapest rule within half a point of the best model and no worse than `verified`.
 
     Before verified answers are measured, it is `verified`. Where they are forbidden, it is the
-    nearest rule that chooses once. The goal `within=0.5` gives the same rule.
+    nearest rule that chooses once. The goal `within=0.5` gives the same rule. All policies with a
+    name that verify answers have the floor, and are measured with it.
     """
     router = Router(artifact, arms=arms)
     standard = router.policy("verified")
     assert router.policy() == standard
     router.reach_goals(verified_goals=True)
-    manifest, verified = router.artifact.manifest, served_points(router.artifact)
+    manifest, verified = router.artifact.manifest, goal_points(router.artifact)
     points = {point.policy: point for point in (*manifest.frontier, *verified)}
     default, best = points[str(router.policy())], manifest.metrics["best_single_accuracy"].value
     least = max(best - 0.005, points[str(standard)].accuracy.value)
@@ -91,6 +93,9 @@ def test_default_reaches_its_goal_in_every_pool(artifact: Artifact, arms: tuple[
     assert default in reaching
     assert default.cost_usd.value == min(point.cost_usd.value for point in reaching)
     assert str(router.policy("within=0.5", verified_goals=True)) == default.policy
+    assert default in served_points(router.artifact)
+    named = (router.policy(name) for name in ("verified", None, "economy", "quality"))
+    assert {each.floor for each in named if isinstance(each, Verified)} == {0.5}
     most = max(points.values(), key=lambda point: point.accuracy.value)
     assert points[str(router.policy("quality"))].accuracy == most.accuracy
     router.reach_goals(verified_goals=False)

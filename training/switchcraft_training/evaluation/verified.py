@@ -136,9 +136,9 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
     table, evidence = study.table, study.evidence
     rows = {
         price: comparison.measure(str(Verified(price)), answers)
-        for price, answers in sorted({**study.by_price, **study.named}.items())
+        for price, answers in {**study.by_price, study.price_usd: study.operating}.items()
     }
-    chosen = {**study.by_price, **study.named}[study.price_usd]
+    chosen = study.operating
     categories = [example.category for example in table.examples]
     agreements = [comparison.agreement(chosen, query) for query in range(len(table))]
     return VerifiedFigures(
