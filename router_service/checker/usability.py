@@ -88,7 +88,8 @@ def _problem_of_calls(calls: Iterable[WrittenCall], terms: AnswerTerms) -> str |
     for call in calls:
         if not (offered is None or call.name in offered or api_name(call.name) in offered):
             return f"called {call.name[:80]!r}, which the request does not offer"
-        if not (call.is_custom or call.name in custom or call.has_object):
+        is_free = call.name in custom or (call.is_custom and offered is None)
+        if not (is_free or call.has_object):
             return f"called {call.name[:80]!r} with arguments that are not one JSON object"
     return None
 

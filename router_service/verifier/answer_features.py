@@ -629,7 +629,7 @@ def _named_leaves(
 ) -> Iterator[tuple[str, Json, Schema, bool]]:
     """Yield the values inside an argument, with the name of their parameter, and its schema.
 
-    The last item says whether the value identifies something. That of a list tells of its items.
+    The last item says whether the value identifies something. A list or its items' schema tells.
     """
     waiting = [(key, value, schema, identifies(key, schema))]
     while waiting:
@@ -640,6 +640,7 @@ def _named_leaves(
                     part = its.key(each)
                     waiting.append((each, item, part, identifies(each, part, name)))
             elif isinstance(inner, (list, tuple)):
+                is_identifying = is_identifying or identifies(name, its.items)
                 waiting += [(name, item, its.items, is_identifying) for item in reversed(inner)]
             else:
                 yield name, inner, its, is_identifying

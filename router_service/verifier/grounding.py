@@ -63,7 +63,7 @@ _RUN = re.compile(r"(?<!\d)(?<!\d\.)\d++(?!\.\d)")
 """Digits that are no part of a decimal number: 4.5 does not identify number 5."""
 _JOINED = [
     re.compile(rf"(?<!\d)\d++(?:{separator}\d++)+")
-    for separator in ("-", " ", r"\.", "[-. ()/_\\u00a0\\u2010-\\u2015\\u202f]{1,2}")
+    for separator in ("-", " ", r"\.", "[-. ()/_'\\u00a0\\u2010-\\u2015\\u2019\\u202f]{1,2}")
 ]
 """Numbers that are written in groups. Only the last pattern has groups with several separators, as
 in `+1 (555) 123-4567`, and it may join a number with its neighbour."""
@@ -454,7 +454,7 @@ def _form_of(text: str) -> frozenset[str]:
 _IDENTIFIERS = frozenset(
     "id ids identifier identifiers uuid uuids guid guids isbn issn iban ssn vin imei sku skus "
     "asin ean upc zip zipcode zips postcode phone phones telephone tel mobile fax pid pids port "
-    "ports pin pnr account invoice issue ticket".split()
+    "ports pin pnr account invoice issue ticket uid uids oid pk ref refs reference serial".split()
 )
 """Last words of the name of a value that identifies something."""
 _NUMBERED = frozenset(
@@ -462,14 +462,18 @@ _NUMBERED = frozenset(
     "client confirmation contact container contract country coupon credit customer debit dialing "
     "discount document employee fax flight house id identification invoice issue item licence "
     "license lot member membership mobile order package parcel part passport patent patient "
-    "payment phone plate po policy post postal pr product promo pull purchase receipt record ref "
-    "reference registration reservation room routing seat security serial session shipment social "
-    "station street student tax telephone ticket tracking train transaction user vat vehicle "
-    "verification voucher zip".split()
+    "payment phone plate po policy post postal pr primary product promo pull purchase receipt "
+    "record ref reference registration reservation room routing seat security serial session "
+    "shipment social station street student tax telephone ticket tracking train transaction user "
+    "vat vehicle verification voucher zip".split()
 )
 """What has a number or a code that identifies it. A number of guests, or of a page, identifies
 nothing."""
-_NUMBER_NOUNS = ("number", "numbers", "num", "no", "nr", "code", "codes", "id", "ids")
+_NUMBER_NOUNS = tuple("number numbers num no nr code codes id ids key keys ref reference".split())
+_POSSESSIVE = re.compile(r"['\u2019]s\b")
+_BY_ITS_NUMBER = re.compile(
+    r"\bby (?:its|their) (?:\w+ )?(?:numbers?|codes?|ids?|identifiers?|keys?)\b", re.IGNORECASE
+)
 _LIST_OF = re.compile(
     r"\W*(?:(?:an?|the)\s+)?(?:[\w-]+\s+)?(?:list|array|set)\s+of\s+", re.IGNORECASE
 )
@@ -495,7 +499,9 @@ def identifies(name: str, schema: Schema, parent: str = "") -> bool:
     the number identifies.
     """
     try:
-        description, form = schema.description, schema.format
+        forms = (schema, *schema.branches)  # such as an integer or null
+        description = next(filter(None, (each.description for each in forms)), "")
+        form = next(filter(None, (each.format for each in forms)), "")
     except (SchemaError, RecursionError):
         description = form = ""
     limit = MAX_NAME_CHARACTERS
@@ -509,6 +515,7 @@ def _identifies(name: str, parent: str, description: str, form: str) -> bool:
     own = _words_of(name)
     if _ends_in_identifier([*_words_of(parent), *own]) or own[:1] in (["id"], ["ids"]):
         return True
+    description = _POSSESSIVE.sub("", description)
     description = _LIST_OF.sub("", _MARK.sub("", description, count=1), count=1)
     head = _HEAD_END.split(description, maxsplit=1)[0]
     of_one = _NUMBER_OF_ONE.match(description)
@@ -516,6 +523,7 @@ def _identifies(name: str, parent: str, description: str, form: str) -> bool:
         _ends_in_identifier(_words_of(head))
         or _ends_in_identifier(_words_of(form))
         or _THAT_IDENTIFIES.match(description) is not None
+        or _BY_ITS_NUMBER.search(description) is not None
         or (of_one is not None and of_one[1].lower() in _NUMBERED)
     )
 

@@ -92,6 +92,8 @@ def test_other_arguments_of_a_function_cannot_be_used(text: str) -> None:
     assert ARGUMENTS in problem_of(chat(function_call=calls[1]["function"]))
     item = {"type": "function_call", "call_id": "1", "name": "get_weather", "arguments": text}
     assert ARGUMENTS in problem_of(response(item), RESPONSES_REQUEST)
+    custom = {"type": "custom", "id": "1", "custom": {"name": "get_weather", "input": text}}
+    assert ARGUMENTS in problem_of(chat(tool_calls=[custom]))
 
 
 LONG = "mcp__" + "x" * 70
