@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from router_service.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
-from router_service.policies.verified import is_verified
 
 
-def make_artifact(
-    directory: Path, name: str, default_policy: str | None = None, *, verifies: bool = True
-) -> Path:
-    """Return a copy of the shipped artifact with another name, and therefore another hash.
-
-    With `verifies` false, it is a copy without the verifier.
-    """
+def make_artifact(directory: Path, name: str, default_policy: str | None = None) -> Path:
+    """Return a copy of the shipped artifact with another name, and therefore another hash."""
     target = directory / name
     target.mkdir(parents=True)
     for path in SHIPPED.iterdir():
@@ -29,24 +21,8 @@ def make_artifact(
         policies |= {"default": default_policy, "fast": default_policy}
     goals = manifest.policy_goals if default_policy is None else {}
     changed: dict[str, object] = {"name": name, "policies": policies, "policy_goals": goals}
-    if not verifies:
-        changed |= _without_verifier(policies)
     save_manifest(target, manifest.model_copy(update=changed))
     return target
-
-
-def without_verifier() -> Artifact:
-    """Return the shipped artifact as if it had been trained without a verifier."""
-    artifact = Artifact.load(SHIPPED)
-    changed = _without_verifier(artifact.manifest.policies)
-    return replace(artifact, manifest=artifact.manifest.model_copy(update=changed))
-
-
-def _without_verifier(policies: Mapping[str, str]) -> dict[str, object]:
-    """Return what a manifest without a verifier has instead of these policies."""
-    once = {name: rule for name, rule in policies.items() if not is_verified(rule)}
-    once.setdefault("default", policies["fast"])
-    return {"policies": once, "policy_goals": {}, "verifier": None, "verified_frontier": ()}
 
 
 def flip(path: Path) -> None:

@@ -12,8 +12,6 @@ from tests.drills.processes import gateway, write_config
 from tests.serving import Sandbox
 
 TAKEN = 'switchcraft_reloads_total{kind="config",outcome="taken"}'
-REFUSED = 'switchcraft_reloads_total{kind="config",outcome="refused"}'
-LAST = 'switchcraft_last_reload_successful{kind="config"}'
 
 
 def test_open_stream_completes_across_a_reload(tmp_path: Path, upstream: Sandbox) -> None:

@@ -39,11 +39,9 @@ GOOD = chat_body()
 """A body that gets status 200."""
 STREAMED = chat_body(stream=True)
 PROBE = request("GET", "/healthz")
-CHUNKED = {"transfer-encoding": "chunked"}
 BAD = frozenset(range(400, 500))
 """Every status for a client's mistake."""
 ANY = frozenset({200, *BAD, 501, 502, 503, 505})
-OK = frozenset({200})
 
 Act = Callable[[Attack], None]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import pytest
@@ -14,15 +12,11 @@ from playwright.sync_api import Browser, Page, expect
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
-from router_service.core.record import AnswerResult, Record
-from router_service.database.engine import Database
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import DatabaseSettings, KeySettings, Settings, UsageSettings
-from router_service.telemetry.recent_requests import RecentRequests
+from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.page.watching import Problems
-from tests.records import make_record, refused_record
 from tests.serving import WAIT_S, Sandbox, served
 
 ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
@@ -199,96 +193,3 @@ def test_filter_chosen_while_a_dialog_closes_is_kept(tab: Page, busy: Busy, when
     expect(tab).to_have_url(re.compile("#live$"))
     expect(rows).to_have_count(3)
     expect(tab.get_by_label("Key", exact=True)).to_have_value("")
-
-
-@pytest.fixture(scope="module")
-def crowded(
-    sandbox: Sandbox, shipped: Router, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """Serve a gateway whose database has 60 requests of other workers; yield its address."""
-    address = f"sqlite:///{tmp_path_factory.mktemp('requests') / 'switchcraft.db'}"
-    database = Database(address)
-    database.prepare()
-    others = RecentRequests(UsageSettings(), DatabaseSettings())
-    for number in range(60):
-        others.add([listed(number)])
-    others.write(database)
-    database.close()
-    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
-    changes = {"keys": KEYS, "database": DatabaseSettings(url=SecretStr(address))}
-    with served(create_app(settings.model_copy(update=changes), shipped)) as url:
-        yield url
-
-
-def listed(number: int) -> Record:
-    """Return a request, of which every fifth is refused, with names that are hard to show."""
-    facts: dict[str, Any] = {
-        "created": time.time() - 600 + number,
-        "id": f"dec_{number:024}",
-        "request_id": f"dec_{number:024}",
-        "key": "<img src=x onerror=alert(1)>" if number % 2 else "k" * 200,
-    }
-    if number % 5 == 0:
-        return refused_record(**facts, latency_s=0.001, error="insufficient_quota")
-    answers = tuple(AnswerResult("m", 1.0, arm=arm) for arm in ("a", "b"))
-    return make_record(
-        **facts,
-        model="a-model-with-a-long-name/" + "m" * 60,
-        policy="verified=0.00531",
-        policy_name="economy",
-        reason="verified",
-        attempts=2,
-        latency_s=1.5,
-        actual_cost_usd=0.000012345,
-        answers=answers,
-    )
-
-
-def open_list(page: Page) -> None:
-    """Open live traffic, and sign in as the admin."""
-    page.goto("/ui#live")
-    page.get_by_label("Key of this gateway").fill(ADMIN)
-    page.keyboard.press("Enter")
-    expect(page.locator("#log tbody tr").first).to_be_visible()
-
-
-def numbers(page: Page) -> list[int]:
-    """Return the numbers of the requests that are shown."""
-    ids = page.locator("#log tbody tr").evaluate_all("rows => rows.map(row => row.dataset.id)")
-    return [int(each.removeprefix("dec_")) for each in ids]
-
-
-def test_list_is_read_a_page_at_a_time(browser: Browser, crowded: str) -> None:
-    """Older and newer requests are on pages of their own, which the address names."""
-    with browser.new_context(base_url=crowded, viewport={"width": 1440, "height": 900}) as context:
-        page = context.new_page()
-        open_list(page)
-        problems = Problems(page)
-        live, rows = page.locator("#live"), page.locator("#log tbody tr")
-        expect(rows).to_have_count(25)
-        assert numbers(page) == [*range(59, 34, -1)]
-        expect(page.get_by_role("button", name="Newer")).to_be_disabled()
-        page.get_by_role("button", name="Older").press("Enter")
-        expect(rows.first).to_have_attribute("data-id", f"dec_{34:024}")
-        assert numbers(page) == [*range(34, 9, -1)]
-        expect(page.get_by_role("button", name="Pause")).to_be_hidden()
-        page.reload()
-        expect(rows.first).to_have_attribute("data-id", f"dec_{34:024}")
-        page.get_by_role("button", name="Older").click()
-        expect(rows).to_have_count(10)
-        expect(page.get_by_role("button", name="Older")).to_be_disabled()
-        page.get_by_role("button", name="Newer").click()
-        expect(rows.last).to_have_attribute("data-id", f"dec_{10:024}")
-        page.get_by_role("button", name="Newest").click()
-        expect(live).to_have_attribute("data-shown", "newest")
-        expect(page.get_by_role("button", name="Pause")).to_be_visible()
-        expect(page).to_have_url(re.compile(r"#live$"))
-        page.get_by_label("Outcome").select_option("refused")
-        expect(rows).to_have_count(12)
-        expect(page).to_have_url(re.compile(r"#live\?outcome=refused$"))
-        expect(rows.first).to_contain_text("budget spent")
-        rows.first.get_by_role("button").click()
-        dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("refused this request with status 429: budget spent")
-        expect(dialog).to_contain_text("there is no decision")
-        assert problems.found == []

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
-ACCOUNTS = (ROOT / "docs" / "accounts.md").read_text()
 ADMIN, METRICS = "SWITCHCRAFT_ADMIN_KEY", "SWITCHCRAFT_METRICS_KEY"
 CONFIG = """\
 model_list:

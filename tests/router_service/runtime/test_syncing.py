@@ -174,37 +174,3 @@ def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptur
     # Exporters that earlier tests have started may log in their own threads.
     own = [entry.message for entry in caplog.records if entry.name.startswith("switchcraft")]
     assert own == [f"{problem}; the gateway keeps its current publication"]
-
-
-def test_stop_ends_a_run_whose_state_loses_cancellations() -> None:
-    """The loop ends after `stop` although the state's driver swallows a cancellation at that time.
-
-    The state sends as redis-py does, with `asyncio.wait_for`. The send ends at the same moment.
-    """
-
-    async def check(gateway: Gateway) -> None:
-        sent = asyncio.get_running_loop().create_future()
-        is_sending = asyncio.Event()
-
-        class Sending(Unreliable):
-            async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-                is_sending.set()
-                await asyncio.wait_for(sent, timeout=10)
-                return await super().read(deployment_ids)
-
-        syncer = Syncer(
-            Sending(gateway.clock),
-            gateway.metrics,
-            adopt=lambda _begun, _ended: None,
-            follower=gateway,
-            clock=gateway.clock,
-        )
-        running = asyncio.create_task(syncer.run())
-        await is_sending.wait()
-        sent.set_result(None)
-        running.cancel()  # lost in Python 3.11
-        syncer.stop()
-        async with asyncio.timeout(10):
-            await asyncio.wait([running])
-
-    run(check)

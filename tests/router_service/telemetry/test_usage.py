@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -134,45 +133,6 @@ def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Cloc
     assert read(database, "model", wanted=UsageFilter(key="other")) == {}
     keyless = read(database, "model", DAY_S, wanted=UsageFilter(key=""))
     assert sorted(map(str, keyless)) == ["none", "unpriced"]
-
-
-def test_writers_add_to_the_same_rows(database_url: str, database: Database, clock: Clock) -> None:
-    """Four processes that write at the same time lose nothing, and do not wait for each other.
-
-    On a busy machine, a turn to write an SQLite file may take too long. It is then tried again.
-    """
-    histories = [open_history(clock) for _ in range(4)]
-    failures: list[DatabaseError] = []
-
-    def write(history: UsageHistory, own: Database) -> None:
-        while True:
-            try:
-                return history.write(own)
-            except DatabaseError as exc:
-                if "locked" not in exc.problem:
-                    failures.append(exc)
-                    return None
-
-    def work(history: UsageHistory, number: int) -> None:
-        own = Database(database_url)
-        for index in range(15):
-            for name in random.Random(number * 100 + index).sample(range(30), 30):
-                add(history, key=Key(f"key-{name}"), latency_s=0.001 * 2**name)
-            write(history, own)
-        own.close()
-
-    threads = [
-        threading.Thread(target=work, args=(history, number))
-        for number, history in enumerate(histories)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    found = read(database, "model", DAY_S)["m"]
-    assert (found.requests, sum(found.latencies.values())) == (1800, 1800)
-    assert read(database, "model", wanted=UsageFilter(key="key-7"))["m"].requests == 60
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95])

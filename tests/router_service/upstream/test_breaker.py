@@ -57,19 +57,6 @@ def test_ten_failures_in_a_row_open_the_circuit_after_much_good_traffic(
     assert breakers.wait_s("d") == 5
 
 
-def test_circuit_opens_after_the_allowed_failures(
-    breakers: CircuitBreakers, opened: list[tuple[str, float]]
-) -> None:
-    """Allowed failures change nothing. The next one opens the circuit and is reported."""
-    fail(breakers, 2)
-    assert breakers.wait_s("d") == 0
-    fail(breakers, 1)
-    assert (breakers.admit("d"), breakers.wait_s("d")) == (False, 5)
-    assert breakers.open_circuits().keys() == {"d"}
-    assert opened == [("d", 5)]
-    assert breakers.admit("other")
-
-
 def test_one_request_probes_after_the_cool_down(breakers: CircuitBreakers, clock: Clock) -> None:
     """Other requests wait for the probe. Its success closes the circuit."""
     fail(breakers, 3)
@@ -100,21 +87,6 @@ def test_retry_after_opens_the_circuit(breakers: CircuitBreakers, clock: Clock) 
     assert breakers.wait_s("e") == 15
     clock.now_s += 2
     assert breakers.admit("d")
-
-
-def test_one_clients_failures_do_not_open_a_deployment_that_serves_others(
-    breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
-) -> None:
-    """While others get good answers, the failures of one client do not open the circuit."""
-    breakers.record_success("d", "good")
-    for _ in range(20):
-        assert breakers.admit("d", "bad")
-        breakers.record_failure("d", failure(), address=ADDRESS, client="bad")
-    assert opened == []
-    clock.now_s += 61
-    for _ in range(3):
-        breakers.record_failure("d", failure(), address=ADDRESS, client="bad")
-    assert opened == [("d", 5)]
 
 
 def test_other_clients_probe_a_circuit_that_one_client_opened(
