@@ -5,34 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
-from sqlalchemy import insert, select
 
-from router_service.access.accounts import Accounts
 from router_service.access.admission import Access, Grant
 from router_service.access.allowance import Allowance
 from router_service.access.budgets import ExpectedCost
-from router_service.access.key import BudgetPeriod
 from router_service.access.limits import IncomingRequest
-from router_service.access.specs import BudgetSpec, NewKey
 from router_service.artifact import FrontierPoint, Measure
-from router_service.core.money import NANO
 from router_service.core.record import Record
-from router_service.database.engine import Database
-from router_service.database.schema import alerts, spending
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.serving.app import create_app
-from router_service.settings import DatabaseSettings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import record_of, sandbox_settings
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import Sandbox, served
 
 
 def point(policy: str, accuracy: float, cost_usd: float) -> FrontierPoint:
@@ -155,44 +144,3 @@ def test_verified_policies_become_cheaper_verified_ones(sandbox: Sandbox) -> Non
         once = http.post(CHAT, json=BODY | {"n": 2})
         assert once.headers["x-switchcraft-policy"] == "default (theta=0.2)"
         assert once.headers["x-switchcraft-unverified"]
-
-
-def test_a_key_of_the_database_with_little_money_left(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The whole way: a budget in the database, 95% of it spent, and an alert."""
-    url = f"sqlite:///{tmp_path / 'switchcraft.db'}"
-    database = Database(url)
-    database.prepare()
-    budget = BudgetSpec(usd=10.0, period=BudgetPeriod.TOTAL)
-    # The first key of a gateway must be an admin's.
-    key = NewKey(name="worker", is_admin=True, budget=budget)
-    secret = Accounts(database).create_key(key).secret
-    row = {"subject": "key:worker", "period": "total", "start_s": 0, "wanted_until_s": 0.0}
-    with database.write() as connection:
-        connection.execute(insert(spending).values(spent_nusd=round(9.5 * NANO), **row))
-    router = FakeRouter()
-    frontier = [each for each in POINTS.measured if each.policy.startswith("theta")]
-    manifest = router.artifact.manifest.model_copy(update={"frontier": tuple(frontier)})
-    router.artifact = replace(router.artifact, manifest=manifest)
-    settings = sandbox_settings(sandbox.base_url).model_copy(
-        update={"database": DatabaseSettings(url=SecretStr(url))}
-    )
-    headers = {"authorization": f"Bearer {secret}"}
-    with (
-        served(create_app(settings, router)) as address,
-        httpx.Client(base_url=address, headers=headers, timeout=20) as http,
-    ):
-
-        def shares() -> list[float]:
-            with database.read() as connection:
-                return list(connection.execute(select(alerts.c.share)).scalars())
-
-        def policy() -> str | None:
-            found: str | None = ask(http).headers.get("x-switchcraft-budget-policy")
-            return found
-
-        wait_for(lambda: policy() == "theta=0.2", "the budget is known")
-        left_usd = float(ask(http).headers["x-switchcraft-budget-left-usd"])
-        assert 0.4 < left_usd <= 0.5
-        assert "x-switchcraft-budget-policy" not in ask(http, "large").headers
-        wait_for(lambda: shares() == [0.8], "the alert is stored")
-    database.close()
