@@ -211,6 +211,13 @@ def test_request_cannot_choose_the_upstream_address(
     assert not any("base" in name for name in sandbox.last_headers())
 
 
+def test_partial_or_extended_key_is_refused(url: str) -> None:
+    """A part of a key, or a key with a suffix, is refused (CVE-2026-35030)."""
+    for key in (API_KEY[:-1], API_KEY[:20], API_KEY + "x", API_KEY.swapcase()):
+        headers = {"authorization": f"Bearer {key}"}
+        assert httpx.get(url + "/v1/models", headers=headers).status_code == 401
+
+
 def test_invalid_http_is_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Bytes that never become a request are logged with the reason."""
     with caplog.at_level(logging.INFO, "switchcraft.request"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -92,6 +93,20 @@ def test_other_requests_are_relayed_unchanged(passing: httpx.Client) -> None:
     assert told["target"] == "/base/files/file-1%3Ab?purpose=a%20b&limit=2&api-version=1"
     assert told["headers"]["content-type"] == "multipart/form-data; boundary=x"
     assert told["body"].encode("latin-1") == body
+
+
+def test_credentials_are_not_relayed(passing: httpx.Client) -> None:
+    """The upstream gets only its own key; the client never sees that key."""
+    sent = {
+        "authorization": "Bearer client-key",
+        "api-key": "client-key",
+        "x-api-key": "client-key",
+        "cookie": "session=client-key",
+        "openai-organization": "client-key",
+    }
+    told = passing.get("/v1/files", headers=sent).json()
+    assert "client-key" not in json.dumps(told)
+    assert told["headers"]["authorization"] == "Bearer [redacted]"
 
 
 def test_configured_query_has_priority(passing: httpx.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.cli import main
 from router_service.core.errors import ConfigError
 from router_service.settings import read_settings
 from tests.router_service.settings.conftest import LoadFile as Load
@@ -50,3 +51,18 @@ def test_invalid_ports_in_the_environment_are_refused(
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=f"the environment: {name}: "):
         read_settings()
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "+80", "8_0", "x", "\uff18\uff10"])
+@pytest.mark.parametrize("command", ["serve", "sandbox"])
+def test_invalid_port_option_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], command: str, port: str
+) -> None:
+    """The command ends before anything listens."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, f"--port={port}"])
+    assert ended.value.code == 2
+    assert (
+        "switchcraft: Invalid value for --port: the port must be a whole number"
+        in capsys.readouterr().err
+    )

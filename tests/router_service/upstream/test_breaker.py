@@ -57,6 +57,19 @@ def test_ten_failures_in_a_row_open_the_circuit_after_much_good_traffic(
     assert breakers.wait_s("d") == 5
 
 
+def test_circuit_opens_after_the_allowed_failures(
+    breakers: CircuitBreakers, opened: list[tuple[str, float]]
+) -> None:
+    """Allowed failures change nothing. The next one opens the circuit and is reported."""
+    fail(breakers, 2)
+    assert breakers.wait_s("d") == 0
+    fail(breakers, 1)
+    assert (breakers.admit("d"), breakers.wait_s("d")) == (False, 5)
+    assert breakers.open_circuits().keys() == {"d"}
+    assert opened == [("d", 5)]
+    assert breakers.admit("other")
+
+
 def test_one_request_probes_after_the_cool_down(breakers: CircuitBreakers, clock: Clock) -> None:
     """Other requests wait for the probe. Its success closes the circuit."""
     fail(breakers, 3)
