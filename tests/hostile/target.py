@@ -361,8 +361,11 @@ class Target:
         assert peak_bytes < MAX_MEMORY_BYTES, f"the gateway took {peak_bytes / 2**20:.0f} MB"
 
     def _check_descriptors(self, gateway: Gateway, before: int) -> None:
-        self._drop_idle()
-        wait_for(lambda: gateway.descriptors() <= before, "descriptors are closed")
+        def are_closed() -> bool:
+            self._drop_idle()  # again, for requests that end meanwhile
+            return gateway.descriptors() <= before
+
+        wait_for(are_closed, "descriptors are closed")
 
     def _check_log(self, gateway: Gateway) -> None:
         log = gateway.new_log()
