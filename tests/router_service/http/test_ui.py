@@ -61,7 +61,7 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
             rules = {
                 each["name"]: each["rule"] for each in client.get("/v1/policies").json()["data"]
             }
-            return rules["economy"] != before
+            return bool(rules["economy"] != before)
 
         wait_for(has_measured, "the rules of goals are those of the two arms")
         card = client.get("/ui/api/artifact").json()
