@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
+import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from router_service.apis.conversation import Conversation, parse_conversation
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.router import Router
+from router_service.serving.app import create_app
+from router_service.settings import DecisionLogSettings, Settings
+from tests.fakes import FakeRouter
 from tests.page.watching import choose_example, open_playground, tab_to
+from tests.serving import Sandbox, served
 
 
 def shown_request(page: Page) -> Conversation:
@@ -105,6 +111,40 @@ def test_page_works_with_the_keyboard_only(page: Page) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator("#live")).to_be_visible()
     expect(page.locator("#tab-live")).to_be_focused()
+
+
+def test_router_page_says_one_thing_about_the_default(page: Page, origin: str) -> None:
+    """The plain model name has the rule of this gateway's default policy, in text and table."""
+    page.goto("/ui#router")
+    rule = httpx.get(f"{origin}/ui/api/artifact", timeout=30).json()["policies"]["fast"]
+    table = page.locator("#router-body table", has_text="Model name")
+    expect(table).to_be_visible()
+    rows = {
+        row.locator("code").first.inner_text(): row.inner_text()
+        for row in table.locator("tbody tr").all()
+    }
+    plain, fast = rows["switchcraft"], rows["switchcraft:fast"]
+    assert plain.split("\n", 1)[-1] == fast.split("\n", 1)[-1]
+    assert rule in plain
+    expect(page.locator("#router-body")).to_contain_text(
+        f"The default of this gateway is fast ({rule})."
+    )
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_live_traffic_says_where_prompts_are_kept(
+    browser: Browser, sandbox: Sandbox, tmp_path: Path, *, content: bool
+) -> None:
+    """With `decision_log.content`, the page does not say that prompts are not stored."""
+    log = DecisionLogSettings(path=tmp_path / "log", content=content)
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    app = create_app(settings.model_copy(update={"decision_log": log}), FakeRouter())
+    with served(app) as url, browser.new_context(base_url=url) as context:
+        page = context.new_page()
+        page.goto("/ui#live")
+        lead = page.locator("#live-lead")
+        expect(lead).to_contain_text("the decision log keeps them" if content else "are not stored")
+        assert ("not stored" in lead.inner_text()) is not content
 
 
 def test_models_are_compared_on_whole_tasks(page: Page) -> None:

@@ -6,11 +6,13 @@ import base64
 import hmac
 import json
 import logging
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -103,6 +105,25 @@ def receiver() -> Iterator[Receiver]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@contextmanager
+def trickling() -> Iterator[str]:
+    """Yield the address of a server whose answer is a byte now and then, without an end."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    is_over = threading.Event()
+
+    def trickle() -> None:
+        with suppress(OSError):  # the client leaves, or the test ends
+            connection, _ = listener.accept()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
+            while not is_over.wait(0.2):
+                connection.sendall(b"x")
+
+    threading.Thread(target=trickle, daemon=True).start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
+    is_over.set()
+    listener.close()
 
 
 def prepare(url: str) -> Database:
@@ -272,6 +293,23 @@ def test_failed_webhooks_are_retried_with_the_same_id(
     assert len({headers["webhook-id"] for headers, _ in receiver.received}) == 1
     assert len(receiver.received) == 3
     assert restarted.outcomes == ["failed", "delivered"]
+    database.close()
+
+
+def test_trickling_receiver_fails_at_the_deadline(tmp_path: Path, receiver: Receiver) -> None:
+    """Bytes that arrive now and then do not extend a delivery, so later alerts are sent.
+
+    Neither the job nor a shutdown, which runs it for the last time, waits for it.
+    """
+    database = prepare(f"sqlite:///{tmp_path / 'test.db'}")
+    with trickling() as slow_url:
+        each = gateway(database, slow_url)
+        each.run()
+        assert each.outcomes == ["reached"]
+        each.run_until(lambda: "failed" in each.outcomes, "the slow delivery has failed")
+    hurry(database)
+    again = gateway(database, receiver.url)
+    again.run_until(lambda: "delivered" in again.outcomes, "the alert is delivered")
     database.close()
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -177,6 +178,20 @@ def test_responses_client_sees_that_it_must_wait(slow: str, fails: bool) -> None
     assert isinstance(seen[0], ResponseCreatedEvent)
     assert final.id == seen[0].response.id
     assert json.loads(final.output[0].arguments) == {"city": "Oslo"}
+
+
+def test_messages_client_sees_that_it_must_wait(slow: str) -> None:
+    """A verified stream begins with pings, which Anthropic's client accepts at any place."""
+    body = body_of(MESSAGES)
+    sent = body | {"stream": True}
+    response = httpx.post(f"{slow}/v1/messages", json=sent, headers=VERIFIED, timeout=20)
+    ping = 'event: ping\ndata: {"type":"ping"}\n\n'
+    assert response.text.startswith(f"{ping}{ping}")
+    assert response.text.count("event: message_start") == 1
+    client = anthropic.Anthropic(base_url=slow, api_key="k", max_retries=0)
+    with client.messages.stream(**body, extra_headers=VERIFIED) as found:
+        final: Any = found.get_final_message()
+    assert final.content[0].input == {"city": "Oslo"}
 
 
 WIDE, LONG = 2**64 + 1, 10**400
