@@ -62,6 +62,7 @@ REQUESTS = [
     ("GET", "/v1/models"),
     ("GET", "/metrics"),
     ("GET", "/admin/status"),
+    ("GET", "/ui/openapi.json"),
     ("GET", "/healthz/"),
     ("GET", "/healthz/../v1/models"),
     ("GET", "//healthz"),
