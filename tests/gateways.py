@@ -77,6 +77,14 @@ def metric(http: httpx.Client, beginning: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(beginning))
 
 
+def ask_routed(http: httpx.Client, model: str = "switchcraft", **headers: str) -> httpx.Response:
+    """Return the successful answer to a request with a tool; headers have underscores."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = http.post(CHAT, json=BODY | {"model": model}, headers=named)
+    assert response.status_code == 200, response.text
+    return response
+
+
 def ask_verified(http: httpx.Client, *, stream: bool = False, **headers: str) -> httpx.Response:
     """Ask for a verified answer; further headers have underscores instead of dashes."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -28,7 +28,6 @@ from router_service.settings import KeySettings
 from router_service.telemetry.usage import DAY_S
 from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import GatewayProcess, RedisServer, gateway, wait_until, write_config
-from tests.drills.test_workers import two_workers
 from tests.postgresql import PostgreSQLServer
 from tests.serving import Sandbox
 
@@ -46,7 +45,6 @@ class Replicas:
     """Gateways that share a database, and what each request of a key cost by their log."""
 
     gateways: Sequence[GatewayProcess]
-    processes: int
     database: Database
     log: Path
     accounts: Accounts
@@ -86,15 +84,10 @@ def replicas(
     folder: Path,
     upstream: Sandbox,
     url: str,
-    *,
-    count: int = 1,
-    workers: int = 1,
     redis_url: str | None = None,
 ) -> Iterator[Replicas]:
-    """Run gateways with one database."""
-    server: dict[str, object] = {"workers": workers}
-    if redis_url is not None:
-        server["redis_url"] = redis_url
+    """Run two gateways with one database."""
+    server = {} if redis_url is None else {"redis_url": redis_url}
     config = write_config(
         folder / "config.yaml",
         upstream.base_url,
@@ -108,10 +101,8 @@ def replicas(
     database.prepare()
     accounts = Accounts(database, KeySettings.model_validate({"admin": ADMIN}))
     with ExitStack() as stack:
-        served = [stack.enter_context(gateway(config, folder, key=ADMIN)) for _ in range(count)]
-        if workers > 1:
-            two_workers(served[0])
-        yield Replicas(served, count * workers, database, folder / "log", accounts)
+        served = [stack.enter_context(gateway(config, folder, key=ADMIN)) for _ in range(2)]
+        yield Replicas(served, database, folder / "log", accounts)
     database.close()
 
 
@@ -199,7 +190,7 @@ def check(found: Replicas) -> None:
 
     # The overspend is at most one request for each process, and hardly anything is left.
     limit = to_nusd(limit_usd)
-    assert spent - limit <= found.processes * max(costs.values())
+    assert spent - limit <= len(found.gateways) * max(costs.values())
     assert limit - spent < max(costs.values())
     assert refused["insufficient_quota"] > REQUESTS / 4
 
@@ -207,15 +198,14 @@ def check(found: Replicas) -> None:
 def wait_until_valid(found: Replicas, secret: str) -> None:
     """Wait until every gateway knows a key."""
     for each in found.gateways:
-        for _ in range(20):  # one worker may know it earlier than the other
-            wait_until(
-                lambda each=each: (
-                    httpx.get(
-                        f"{each.url}/v1/models", headers={"authorization": f"Bearer {secret}"}
-                    ).is_success
-                ),
-                "the key is valid",
-            )
+        wait_until(
+            lambda each=each: (
+                httpx.get(
+                    f"{each.url}/v1/models", headers={"authorization": f"Bearer {secret}"}
+                ).is_success
+            ),
+            "the key is valid",
+        )
 
 
 def check_shutdown(database_url: str, spent: int) -> None:
@@ -237,7 +227,7 @@ def test_two_gateways_with_redis_and_sqlite(
 ) -> None:
     """A budget holds for two gateways with one Redis and one SQLite file."""
     url = f"sqlite:///{tmp_path / 'switchcraft.db'}"
-    with replicas(tmp_path, upstream, url, count=2, redis_url=redis_server.url) as found:
+    with replicas(tmp_path, upstream, url, redis_url=redis_server.url) as found:
         check(found)
         spent = found.sum_of(
             spending.c.spent_nusd,
@@ -252,12 +242,5 @@ def test_two_gateways_with_postgresql(
     tmp_path: Path, upstream: Sandbox, postgresql: PostgreSQLServer
 ) -> None:
     """A budget holds for two gateways with one PostgreSQL server."""
-    with replicas(tmp_path, upstream, postgresql.create(), count=2) as found:
-        check(found)
-
-
-def test_two_workers_with_sqlite(tmp_path: Path, upstream: Sandbox) -> None:
-    """A budget holds for two workers of one gateway with only an SQLite file."""
-    url = f"sqlite:///{tmp_path / 'switchcraft.db'}"
-    with replicas(tmp_path, upstream, url, workers=2) as found:
+    with replicas(tmp_path, upstream, postgresql.create()) as found:
         check(found)

@@ -14,35 +14,25 @@ from router_service.access.admission import Access, Grant
 from router_service.access.allowance import Allowance
 from router_service.access.budgets import ExpectedCost
 from router_service.access.limits import IncomingRequest
-from router_service.artifact import FrontierPoint, Measure
 from router_service.core.record import Record
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.serving.app import create_app
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
-from tests.gateways import record_of, sandbox_settings
+from tests.frontiers import point
+from tests.gateways import ask_routed, record_of, sandbox_settings
 from tests.serving import Sandbox, served
-
-
-def point(policy: str, accuracy: float, cost_usd: float) -> FrontierPoint:
-    """Return a measured point."""
-    return FrontierPoint(
-        policy=policy,
-        accuracy=Measure(value=accuracy, stderr=0.01, n=100),
-        cost_usd=Measure(value=cost_usd, stderr=0.01, n=100),
-    )
-
 
 POINTS = OperatingPoints(
     (
-        point("theta=0.2", 0.6, 0.001),
-        point("theta=0.5", 0.7, 0.002),
-        point("theta=0.8", 0.9, 0.010),
-        point("verified=0.001", 0.65, 0.0015),
-        point("verified=0.01", 0.8, 0.003),
+        point("theta=0.2", 0.6, 1),
+        point("theta=0.5", 0.7, 2),
+        point("theta=0.8", 0.9, 10),
+        point("verified=0.001", 0.65, 1.5),
+        point("verified=0.01", 0.8, 3),
     ),
     {"default": "theta=0.5", "economy": "theta=0.2", "quality": "theta=0.8"},
-    point("best", 0.85, 0.02),
+    point("best", 0.85, 20),
 )
 VERIFYING = OperatingPoints(
     POINTS.measured, {**POINTS.rules, "default": "verified=0.01"}, POINTS.best_single
@@ -91,14 +81,6 @@ def gateway(
         yield http
 
 
-def ask(http: httpx.Client, model: str = "switchcraft", **headers: str) -> httpx.Response:
-    """Send a request with a tool, and return its successful answer."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    response = http.post(CHAT, json=BODY | {"model": model}, headers=named)
-    assert response.status_code == 200, response.text
-    return response
-
-
 @pytest.mark.parametrize(
     ("model", "header", "policy"),
     [
@@ -117,7 +99,7 @@ def test_what_the_request_asks_for_counts(
     A model that the request names answers it.
     """
     with gateway(sandbox, 0.002) as http:
-        response = ask(http, model, **({"x_switchcraft_policy": header} if header else {}))
+        response = ask_routed(http, model, **({"x_switchcraft_policy": header} if header else {}))
         assert response.headers.get("x-switchcraft-policy") == policy
         is_changed = policy is not None and policy.endswith(" (theta=0.5)")
         changed = response.headers.get("x-switchcraft-budget-policy")
@@ -135,7 +117,7 @@ def test_verified_policies_become_cheaper_verified_ones(sandbox: Sandbox) -> Non
     """
     router, default = VerifyingRouter(), "verified=0.01"
     with gateway(sandbox, 0.0016, router, VERIFYING, default_policy=default) as http:
-        response = ask(http)
+        response = ask_routed(http)
         assert response.headers["x-switchcraft-policy"] == "default (verified=0.001)"
         assert response.headers["x-switchcraft-reason"] == "verified"
         assert response.headers["x-switchcraft-expected-accuracy"] == "0.650"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from router_service.apis.capabilities import Capabilities, Feature
@@ -12,7 +11,7 @@ from router_service.settings import RiskSettings
 from tests import apis
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
-from tests.gateways import gateway_client, sandbox_settings
+from tests.gateways import ask_routed, gateway_client, sandbox_settings
 from tests.serving import Sandbox
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://h/cat.png"}}
@@ -80,14 +79,6 @@ FAR = 0.005
 FAR_OFF = {"messages": [{"role": "user", "content": "Какая погода в Осло?"}]}
 
 
-def ask(http: httpx.Client, model: str = "switchcraft", **headers: str) -> httpx.Response:
-    """Send a request with a tool, and return its successful answer."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    response = http.post(CHAT, json=BODY | {"model": model}, headers=named)
-    assert response.status_code == 200, response.text
-    return response
-
-
 @pytest.mark.parametrize(
     ("section", "familiarity", "model", "header", "used"),
     [
@@ -112,7 +103,7 @@ def test_only_the_default_policy_is_replaced_far_below_the_limit(
     headers = {} if header is None else {"x_switchcraft_policy": header}
     router = with_familiarity(FakeRouter(), familiarity)
     with gateway_client(sandbox_settings(sandbox.base_url, **section), router) as http:
-        response = ask(http, model, **headers)
+        response = ask_routed(http, model, **headers)
     assert response.headers["x-switchcraft-policy"] == used
     assert ("is unlike" in response.headers["x-switchcraft-why"]) is (familiarity < 0.05)
 

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.artifact import FrontierPoint, Measure
 from router_service.measurement.operating_points import OperatingPoints
-
-
-def point(policy: str, accuracy: float, cost_usd: float) -> FrontierPoint:
-    """Return a measured point."""
-    return FrontierPoint(
-        policy=policy,
-        accuracy=Measure(value=accuracy, stderr=0.01, n=100),
-        cost_usd=Measure(value=cost_usd, stderr=0.01, n=100),
-    )
-
+from tests.frontiers import point
 
 POINTS = OperatingPoints(
     (
-        point("theta=0.2", 0.70, 1.0),
-        point("theta=0.5", 0.80, 2.0),
-        point("theta=0.8", 0.85, 5.0),
-        point("drift=0.1", 0.75, 3.0),
-        point("verified=0.001", 0.82, 1.5),
-        point("verified=0.01", 0.90, 4.0),
+        point("theta=0.2", 0.70, 1000),
+        point("theta=0.5", 0.80, 2000),
+        point("theta=0.8", 0.85, 5000),
+        point("drift=0.1", 0.75, 3000),
+        point("verified=0.001", 0.82, 1500),
+        point("verified=0.01", 0.90, 4000),
     ),
     {"default": "theta=0.8", "economy": "theta=0.2", "verified": "verified=0.01"},
-    point("best", 0.88, 10.0),
+    point("best", 0.88, 10000),
 )
 
 

@@ -17,24 +17,11 @@ from router_service.settings import DecisionLogSettings
 from router_service.telemetry import decision_log
 from router_service.telemetry.decision_log import RETRY_S, BackgroundWorker, DecisionLog
 from router_service.telemetry.metrics import Metrics
+from tests.clock import Clock
 from tests.serving import WAIT_S
 
 DAY_S = 24 * 3600.0
-
-
-class Clock:
-    """A clock that stands still until the test advances it."""
-
-    def __init__(self) -> None:
-        self.now_s = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
-
-    def advance(self, seconds: float) -> None:
-        """Advance the time."""
-        self.now_s += seconds
+NEW_YEAR_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
 class Written:
@@ -42,7 +29,7 @@ class Written:
 
     def __init__(self, folder: Path, clock: Clock | None = None, **settings: float) -> None:
         self.folder = folder
-        self.clock = clock or Clock()
+        self.clock = clock or Clock(NEW_YEAR_S)
         self.metrics = Metrics()
         fields = {"path": folder, **settings}
         self.log = DecisionLog(DecisionLogSettings.model_validate(fields), self.metrics, self.clock)
@@ -110,10 +97,10 @@ def test_no_line_is_kept_longer_than_the_retention(tmp_path: Path) -> None:
     written = Written(tmp_path, retention_days=2)
     for name in ("dec_1", "dec_2", "dec_3"):
         written.write(name)
-        written.clock.advance(DAY_S)
+        written.clock.now_s += DAY_S
     written.log.tidy()
     assert written.names() == ["dec_2", "dec_3"]
-    written.clock.advance(2 * DAY_S)
+    written.clock.now_s += 2 * DAY_S
     written.log.tidy()
     assert written.files() == [odd, other]
 
@@ -134,7 +121,7 @@ def test_outage_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert not written.is_up
     assert written.failed == 2
     folder.unlink()
-    written.clock.advance(RETRY_S)
+    written.clock.now_s += RETRY_S
     written.write("dec_4", "dec_5")
     assert written.names() == ["dec_4", "dec_5"]
     assert written.is_up
@@ -161,11 +148,11 @@ assert 0 < len(kept) < 20
 assert written.failed == 100 - len(kept)
 assert all(file.read_bytes().endswith(b"\\n") for file in written.files())
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-written.clock.advance(RETRY_S)
+written.clock.now_s += RETRY_S
 written.write("dec_lost")
 assert len(written.files()) == 1, "a file without a line is left"
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-written.clock.advance(RETRY_S)
+written.clock.now_s += RETRY_S
 written.write("dec_back")
 assert sorted(written.names()) == sorted([*kept, "dec_back"])
 assert written.is_up
