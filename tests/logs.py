@@ -17,11 +17,11 @@ from router_service.core.decision_record import (
     LoggedFeedback,
     read_line,
 )
-from router_service.serving.app import create_app
 from router_service.settings import DecisionLogSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import ONE_TRY, served, wait_for
+from tests.gateways import gateway_client
+from tests.serving import ONE_TRY, wait_for
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,5 @@ def logging_gateway(
     base = Settings.sandbox(upstream_url, list(router.probabilities), upstreams=ONE_TRY)
     kept = DecisionLogSettings.model_validate({"path": folder, **log})
     settings = base.model_copy(update={"decision_log": kept, **(changes or {})})
-    with (
-        served(create_app(settings, router)) as url,
-        httpx.Client(base_url=url, timeout=10) as http,
-    ):
+    with gateway_client(settings, router) as http:
         yield LoggingGateway(http, folder)

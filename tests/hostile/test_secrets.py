@@ -13,7 +13,6 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.access.listening import permitted_listen_host
-from router_service.serving.app import create_app
 from router_service.settings import (
     Deployment,
     KeySettings,
@@ -24,7 +23,8 @@ from router_service.settings import (
 from router_service.telemetry.logs import JsonFormatter
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, scripted, served, wait_for
+from tests.gateways import gateway_client
+from tests.serving import Sandbox, scripted, wait_for
 
 SECRETS = {
     "client": "planted-client-key-Kx81QzPw",
@@ -134,10 +134,7 @@ def test_no_output_has_a_secret(
         others = {"sandbox": sandbox.base_url, "gone": "http://127.0.0.1:9/v1"}
         settings = planted(others.get(upstream, script), redis_port=9)
         permitted_listen_host(settings)
-        with (
-            served(create_app(settings, FakeRouter())) as url,
-            httpx.Client(base_url=url, timeout=30) as http,
-        ):
+        with gateway_client(settings, FakeRouter()) as http:
             outputs = list(collect_outputs(http))
             wait_for(lambda: http.get("/readyz").json()["store"] == "away", "Redis is missed")
         formatter = JsonFormatter()

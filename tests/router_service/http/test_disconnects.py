@@ -15,12 +15,11 @@ import pytest
 from router_service.apis.conversation import Conversation
 from router_service.core.resources import Timer
 from router_service.router import Prediction
-from router_service.serving.app import create_app
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.gateways import metric
-from tests.serving import WAIT_S, Sandbox, served, wait_for
+from tests.gateways import gateway_client, metric
+from tests.serving import WAIT_S, Sandbox, wait_for
 
 
 @contextmanager
@@ -77,17 +76,14 @@ def test_disconnect_before_the_decision_frees_the_slot(sandbox: Sandbox) -> None
     server = ServerSettings(decision_threads=1)
     settings = Settings.sandbox(sandbox.base_url, list(router.probabilities), server=server)
     before = sandbox.stats()
-    with (
-        served(create_app(settings, router)) as url,
-        httpx.Client(base_url=url, timeout=10) as http,
-    ):
+    with gateway_client(settings, router) as http:
 
         def gauge(name: str) -> float:
             return metric(http, f"switchcraft_{name} ")
 
-        with asking(url, "", stream=False):
+        with asking(str(http.base_url), "", stream=False):
             wait_for(lambda: gauge("requests_in_flight") == 1, "the first is decided")
-            with asking(url, "", stream=True):
+            with asking(str(http.base_url), "", stream=True):
                 wait_for(lambda: gauge("decisions_queued") == 1, "the second waits")
             wait_for(lambda: gauge("decisions_queued") == 0, "the second waits no more")
             wait_for(lambda: gauge("requests_in_flight") == 1, "and takes no slot")

@@ -12,6 +12,7 @@ from router_service.serving.app import create_app
 from router_service.settings import read_settings
 from tests.bodies import ASK, CHAT
 from tests.fakes import FakeRouter
+from tests.gateways import gateway_client
 from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served
 
@@ -58,10 +59,7 @@ def http(sandbox: Sandbox, tmp_path: Path) -> Iterator[httpx.Client]:
     path.write_text(FILE)
     settings = read_settings(path, environ={"BASE": sandbox.base_url})
     assert settings.unsupported == ()
-    with (
-        served(create_app(settings, FakeRouter())) as url,
-        httpx.Client(base_url=url, timeout=20) as client,
-    ):
+    with gateway_client(settings, FakeRouter()) as client:
         yield client
 
 

@@ -18,8 +18,8 @@ from router_service.settings import KeySettings, ServerSettings, Settings
 from router_service.ui.verified_steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
-from tests.gateways import listed_requests
-from tests.serving import WAIT_S, Sandbox, served, wait_for
+from tests.gateways import gateway_client, listed_requests
+from tests.serving import Sandbox, served, wait_for
 
 REQUESTS = "/ui/api/traffic/requests"
 
@@ -51,10 +51,7 @@ def test_card_describes_the_mapped_arms(sandbox: Sandbox, shipped: Router) -> No
     arms = shipped.arms[:2]
     settings = Settings.sandbox(sandbox.base_url, arms)
     router = Router(shipped.artifact, arms=arms, relatives=[shipped])
-    with (
-        served(create_app(settings, router)) as url,
-        httpx.Client(base_url=url, timeout=WAIT_S) as client,
-    ):
+    with gateway_client(settings, router) as client:
         before = shipped.artifact.manifest.named_rules["economy"]
 
         def has_measured() -> bool:
@@ -183,7 +180,7 @@ def real(sandbox: Sandbox, shipped: Router) -> Iterator[httpx.Client]:
     """Yield a client of a gateway that uses the shipped artifact."""
     server = ServerSettings(max_body_bytes=100_000)
     settings = Settings.sandbox(sandbox.base_url, list(shipped.arms), server=server)
-    with served(create_app(settings, shipped)) as url, httpx.Client(base_url=url) as client:
+    with gateway_client(settings, shipped) as client:
         yield client
 
 

@@ -15,14 +15,14 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pydantic import SecretStr
 
-from router_service.serving.app import create_app
 from router_service.settings import Settings, TracingSettings
 from router_service.telemetry.otlp import MAX_WAITING_SPANS, OtlpExport
 from router_service.tracing import Trace
 from tests.bodies import BODY, CHAT
 from tests.collector import Collector, attributes_of, collecting
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served, wait_for
+from tests.gateways import gateway_client
+from tests.serving import Sandbox, wait_for
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -37,10 +37,7 @@ def traced(
     """Serve a gateway that sends spans; leaving the block sends the waiting ones."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     settings = settings.model_copy(update={"tracing": tracing})
-    with (
-        served(create_app(settings, router or FakeRouter())) as url,
-        httpx.Client(base_url=url, timeout=20) as http,
-    ):
+    with gateway_client(settings, router or FakeRouter()) as http:
         yield http
 
 
