@@ -25,6 +25,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from router_service.apis.encoding import fix_surrogates
 from router_service.apis.registry import APIS
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
 from router_service.core.resources import Stage
@@ -184,8 +185,8 @@ class Trace:
             return
         span = self._calls[-1].span
         attributes = {
-            "gen_ai.response.id": response.response_id,
-            "gen_ai.response.model": response.response_model,
+            "gen_ai.response.id": fix_surrogates(response.response_id or "") or None,
+            "gen_ai.response.model": fix_surrogates(response.response_model or "") or None,
             "gen_ai.usage.input_tokens": response.prompt_tokens,
             "gen_ai.usage.output_tokens": response.completion_tokens,
         }

@@ -27,8 +27,6 @@ class Grant:
 
     headers: tuple[RawHeader, ...] = ()
     """Headers of the response about rate limits, which replace those of the upstream."""
-    reserves: bool = True
-    """Whether the cost has to be reserved."""
     allowance: Allowance | None = None
     """What the budgets of the key and its team allow; None without a budget."""
     limits: TakenLimits | None = None
@@ -53,12 +51,14 @@ class Access:
         Raises AdmissionError; a call that raises has admitted nothing.
         """
         key, allowance = request.key, None
+        if not key.limited:
+            return Grant()
         if key.has_budget:
             self._alerts.note(key)
             allowance = self._pacing.allowance(key)
         taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost
         headers = () if taken is None else taken.headers
-        return Grant(headers=headers, reserves=key.has_budget, allowance=allowance, limits=taken)
+        return Grant(headers=headers, allowance=allowance, limits=taken)
 
     async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
         """Reserve what an admitted request may cost in the budgets of its key and its team.

@@ -69,7 +69,7 @@ _TOO_DEEP = "depth limit"
 
 @request_value(frozen=True, slots=True)
 class AnswerIdentity:
-    """The id and the model that an answer names, if any."""
+    """The id and the model that an answer names, if any; they may have lone surrogates."""
 
     id: str | None = None
     model: str | None = None
@@ -80,11 +80,10 @@ class AnswerIdentity:
         if not isinstance(value, dict):
             return NO_IDENTITY
         answer_id, model = value.get("id"), value.get("model")
-        return cls(_identifier(answer_id), _identifier(model))
-
-
-def _identifier(value: Json) -> str | None:
-    return fix_surrogates(value[:MAX_IDENTITY]) if isinstance(value, str) else None
+        return cls(
+            answer_id[:MAX_IDENTITY] if isinstance(answer_id, str) else None,
+            model[:MAX_IDENTITY] if isinstance(model, str) else None,
+        )
 
 
 NO_IDENTITY = AnswerIdentity()
@@ -404,9 +403,7 @@ class TranslatedRecord(AnswerRecord):
             case PartEnded():
                 return
             case Started(answer_id, model, usage):
-                self.identity = AnswerIdentity(
-                    _identifier(answer_id or None), _identifier(model or None)
-                )
+                self.identity = AnswerIdentity.of({"id": answer_id or None, "model": model or None})
                 self.usage = usage
             case Finished(stop, usage=usage):
                 self.usage = usage or self.usage

@@ -70,6 +70,8 @@ def read_counts(usage: Json) -> Usage | None:
     completion_details = usage.get("completion_tokens_details")
     if not isinstance(completion_details, dict):
         completion_details = usage.get("output_tokens_details")
+    if len(usage) == 3 and "total_tokens" in usage:  # nothing else is reported
+        return Usage(prompt, completion)
     # `prompt_cache_hit_tokens` is DeepSeek's name, `cached_tokens` at the top level Moonshot's and
     # `cache_read_input_tokens` Anthropic's. All mean the same tokens, so only one is taken.
     cached = read_count(prompt_details, "cached_tokens") or read_count(

@@ -6,13 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from fastapi.routing import APIRoute
 from opentelemetry.trace import Tracer
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.access.admission import Grant
@@ -31,6 +27,7 @@ from router_service.http.auth import (
     is_ui_path,
 )
 from router_service.http.error_responses import CALL, code_of, error_response, refuse, status_of
+from router_service.http.inference import ENDPOINTS, answer
 from router_service.http.transfer import RawHeaders
 from router_service.requests.call import Call
 from router_service.runtime.gateway import Gateway
@@ -47,8 +44,6 @@ SHED_PREFIXES = ("/v1/", "/ui/api/ask/", "/ui/api/traffic/", "/ui/openapi.json")
 """Prefixes of paths that every key may use, so that they need a slot. All other paths, such as
 health probes, metrics and administration, must be answered under any load."""
 
-Handler = Callable[[Request], Awaitable[Response]]
-
 _log = logging.getLogger("switchcraft.access")
 
 _REQUEST_ID = b"x-request-id"
@@ -62,20 +57,14 @@ _PAGE_HEADERS, _ADMIN_HEADERS = (
 class Front:
     """Outermost ASGI app: every request passes it once on its way in and once on its way out.
 
-    It calls the functions of routes for inference itself, and FastAPI for all other routes. FastAPI
-    tries every router in turn, and resolves dependencies even if a route has none. That takes 0.07
-    ms of processor time with one router, and this app has several. The routes also stay registered
-    with FastAPI, for the OpenAPI schema and for the answers to other methods.
+    It answers the endpoints of models itself, and calls FastAPI for all other routes. FastAPI tries
+    every router in turn, and resolves dependencies even if a route has none. That takes 0.07 ms of
+    processor time with one router, and this app has several. FastAPI knows these endpoints too, for
+    the OpenAPI schema and for the answers to other methods.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        gateway: Gateway,
-        routes: Iterable[BaseRoute],
-        below_version: Iterable[str],
-    ) -> None:
-        """Serve `routes` directly, whose functions take the request only, and others by `app`.
+    def __init__(self, app: ASGIApp, gateway: Gateway, below_version: Iterable[str]) -> None:
+        """Serve other paths than those of models by `app`.
 
         The paths `below_version` are served without `/v1` too, because clients of LiteLLM's proxy
         often leave it out.
@@ -83,11 +72,6 @@ class Front:
         self._app = app
         self._gateway = gateway
         self._tracer: Tracer | None = gateway.tracing.tracer if gateway.tracing else None
-        self._routes: Mapping[str, APIRoute] = {
-            route.path: route
-            for route in routes
-            if isinstance(route, APIRoute) and route.methods == {"POST"} and "{" not in route.path
-        }
         self._below_version = frozenset(below_version)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,7 +115,9 @@ class Front:
                 self._settle(call, *call.admitted, final)
             if not call.is_logged:
                 self._gateway.recorder.ended(call, final, RecordKind.OWN, method=scope["method"])
-            call.trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
+            route = call.path if call.path in ENDPOINTS else None
+            route = getattr(scope.get("route"), "path", route)
+            call.trace.end(scope["method"], route, final)
 
     def _identify(self, scope: Scope) -> Call:
         """Give a request its ids and its trace."""
@@ -169,14 +155,11 @@ class Front:
             # Taken after the key is known, so that a request without a valid key takes no slot.
             with gateway.slots.take(call.key.name) as slot:
                 call.hold_memory = slot.hold
-                route = self._routes.get(path) if scope["method"] == "POST" else None
-                if route is None:
+                endpoint = ENDPOINTS.get(path)
+                if endpoint is None or scope["method"] != "POST":
                     await self._app(scope, receive, send)
-                    return
-                scope["route"] = route
-                handler: Handler = route.endpoint
-                response = await handler(Request(scope, receive))
-                await response(scope, receive, send)
+                else:
+                    await answer(call, gateway, endpoint, scope, receive, send)
         except OverloadedError as exc:
             call.refusal = exc.reason
             status = status_label(status_of(exc))

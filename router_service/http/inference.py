@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
@@ -38,14 +39,12 @@ from router_service.http.transfer import (
     read_body,
     read_deadline,
     reserve,
-    upstream_path,
 )
 from router_service.requests.call import Call, Ending
 from router_service.requests.deciding import plan_request
 from router_service.requests.limits import Drain
 from router_service.requests.parsing import (
     Endpoint,
-    read_session_header,
     unrouted,
 )
 from router_service.requests.planning import Plan
@@ -57,72 +56,60 @@ from router_service.runtime.gateway import Gateway
 BETA = "beta=true"
 """Query of the Anthropic client's beta requests."""
 
-routes = APIRouter(tags=[ANSWERS], responses=ERRORS)
+ENDPOINTS = {
+    f"/v1{endpoint.path}": endpoint
+    for endpoint in (
+        *(Endpoint.of(api) for api in APIS),
+        *(Endpoint.compacting(api) for api in APIS if api.compacting_path),
+        unrouted("/embeddings"),
+        unrouted("/completions"),
+    )
+}
+"""The endpoints that `answer` answers, by path."""
 
 
-def routes_of_apis() -> APIRouter:
-    """Return a route for each API of the registry."""
+def described_routes() -> APIRouter:
+    """Return the routes of the endpoints, for the OpenAPI schema and errors about methods."""
     router = APIRouter(tags=[ANSWERS], responses=ERRORS)
-    for api in APIS:
-        if api.compacting_path:
-            router.add_api_route(
-                f"/v1{api.compacting_path}",
-                _answerer(Endpoint.compacting(api)),
-                methods=["POST"],
-                name="compact",
-                response_class=Response,
-                responses={**ROUTED, **errors(api.error_body)},
-                openapi_extra=routed_request(api),
-                summary="Compact a conversation",
-                description="Summarize a conversation, so that the client can go on from that.",
+    for path, endpoint in ENDPOINTS.items():
+        api = endpoint.api
+        described: dict[str, Any] = {
+            "openapi_extra": model_request(),
+            "responses": ANSWER,
+            "summary": _TITLES.get(path),
+        }
+        if api is not None:
+            responses = {**ROUTED, **errors(api.error_body)}
+            described = {"openapi_extra": routed_request(api), "responses": responses}
+            described |= (
+                _COMPACTING
+                if endpoint.compacts
+                else {"name": api.operation, "summary": api.summary, "description": api.description}
             )
         router.add_api_route(
-            f"/v1{api.path}",
-            _answerer(Endpoint.of(api)),
-            methods=["POST"],
-            name=api.operation,
-            response_class=Response,
-            responses={**ROUTED, **errors(api.error_body)},
-            openapi_extra=routed_request(api),
-            summary=api.summary,
-            description=api.description,
+            path, _answerer(endpoint), methods=["POST"], response_class=Response, **described
         )
     return router
 
 
+_TITLES = {"/v1/embeddings": "Embeddings", "/v1/completions": "Text completions"}
+_COMPACTING = {
+    "name": "compact",
+    "summary": "Compact a conversation",
+    "description": "Summarize a conversation, so that the client can go on from that.",
+}
+
+
 def _answerer(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
+    async def answer_later(request: Request) -> Response:
+        """Answer with the model of the pool that the request body names."""
         return RoutedAnswer(endpoint, request)
 
-    return answer
-
-
-@routes.post(
-    "/v1/embeddings",
-    response_class=Response,
-    responses=ANSWER,
-    openapi_extra=model_request(),
-    summary="Embeddings",
-)
-@routes.post(
-    "/v1/completions",
-    response_class=Response,
-    responses=ANSWER,
-    openapi_extra=model_request(),
-    summary="Text completions",
-)
-async def named_model(request: Request) -> Response:
-    """Answer with the model of the pool that the request body names."""
-    path, _ = upstream_path(request.scope)
-    return RoutedAnswer(unrouted(path), request)
+    return answer_later
 
 
 class RoutedAnswer(Response):
-    """Response that plans a request, sends it to models of the pool, and relays the answer.
-
-    If the client disconnects, the call to the upstream is cancelled at once. The HTTP status is
-    sent only with the first bytes of the answer, so that an earlier failure gets an error status.
-    """
+    """Response that is answered by `answer`, for routes that FastAPI serves."""
 
     status_code = 200
     background = None
@@ -133,70 +120,89 @@ class RoutedAnswer(Response):
         self._endpoint = endpoint
         self._request = request
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, from its body to its decision record."""
-        call, gateway = call_of(self._request), gateway_of(self._request)
-        connection = connection_of(scope)
-        # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
-        try:
-            async with gateway.engine as engine:
-                with ClientWatch(connection) as watch:
-                    try:
-                        await self._plan(call, gateway, engine, watch)
-                    except SwitchcraftError as exc:
-                        await refuse(gateway, scope, exc)(scope, receive, send)
-                        return
-                    except ClientDisconnect:
-                        raise
-                    except Exception:
-                        call.refusal = "internal_error"
-                        gateway.recorder.ended(call, 500)
-                        raise
-                    relay = AnswerRelay(call, gateway, engine.attempts, send, connection)
-                    try:
-                        if call.plan.verified is None:
-                            await relay.run()
-                        else:
-                            keep_alive_s = engine.settings.router.verification.keep_alive_s
-                            await relay_verified(relay, call.limits, keep_alive_s)
-                    except (Exception, asyncio.CancelledError) as exc:
-                        if not watch.has_left:
-                            _note_failure(call, gateway.drain, exc)
-                        raise
-                    finally:
-                        gateway.recorder.answered(call)
-        except ClientDisconnect:
-            if not call.is_logged:
-                gateway.recorder.ended(call, CLIENT_LEFT)
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        request = self._request
+        call, gateway = call_of(request), gateway_of(request)
+        await answer(call, gateway, self._endpoint, scope, request.receive, send)
 
-    async def _plan(self, call: Call, gateway: Gateway, engine: Engine, watch: ClientWatch) -> None:
-        """Read, admit and plan the request.
 
-        Raises SwitchcraftError, and ClientDisconnect if the client leaves.
-        """
-        verification = engine.settings.router.verification
-        call.deadline_s = read_deadline(call)
-        timer = Timer(time.perf_counter)
-        call.stages = timer.stages
-        body = await read_body(call, self._request.receive, gateway.server)
-        watch.begin()
-        timer.end(StageName.BODY)
-        grant = await admit(gateway, call, self._endpoint.path, len(body))
-        headers = PolicyHeaders(call.headers, verification, call.key, grant.allowance)
-        planned_s, session = time.perf_counter(), read_session_header(call.headers)
-        plan = await plan_request(
-            gateway, engine, self._endpoint, body, headers=headers, session=session, timer=timer
-        )
-        call.decision_s = time.perf_counter() - planned_s
-        call.is_late = call.decision_s > engine.settings.router.latency_budget_s
-        if plan.verified is not None:
-            call.limits = headers.limits
-            check_limits(plan, call.limits)
-        if grant.reserves:
-            await _within_budget(gateway, call, plan)
-        call.query = BETA if self._request.scope["query_string"] == BETA.encode() else ""
-        run = partial(gateway.decisions.run, call.key.name, len(body))
-        call.begin(plan, run)
+async def answer(
+    call: Call, gateway: Gateway, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Plan a request, send it to models of the pool, relay the answer, and record it.
+
+    If the client disconnects, the call to the upstream is cancelled at once. The HTTP status is
+    sent only with the first bytes of the answer, so that an earlier failure gets an error status.
+    """
+    connection = connection_of(scope)
+    # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
+    try:
+        async with gateway.engine as engine:
+            with ClientWatch(connection) as watch:
+                try:
+                    body = await _admit(call, gateway, endpoint, receive, watch)
+                    await _plan(call, gateway, engine, endpoint, body)
+                except SwitchcraftError as exc:
+                    await refuse(gateway, scope, exc)(scope, receive, send)
+                    return
+                except ClientDisconnect:
+                    raise
+                except Exception:
+                    call.refusal = "internal_error"
+                    gateway.recorder.ended(call, 500)
+                    raise
+                call.query = BETA if scope["query_string"] == BETA.encode() else ""
+                relay = AnswerRelay(call, gateway, engine.attempts, send, connection)
+                try:
+                    if call.plan.verified is None:
+                        await relay.run()
+                    else:
+                        keep_alive_s = engine.settings.router.verification.keep_alive_s
+                        await relay_verified(relay, call.limits, keep_alive_s)
+                except (Exception, asyncio.CancelledError) as exc:
+                    if not watch.has_left:
+                        _note_failure(call, gateway.drain, exc)
+                    raise
+                finally:
+                    gateway.recorder.answered(call)
+    except ClientDisconnect:
+        if not call.is_logged:
+            gateway.recorder.ended(call, CLIENT_LEFT)
+
+
+async def _admit(
+    call: Call, gateway: Gateway, endpoint: Endpoint, receive: Receive, watch: ClientWatch
+) -> bytes:
+    """Read and admit a request; return its body.
+
+    Raises SwitchcraftError, and ClientDisconnect if the client leaves.
+    """
+    call.deadline_s = read_deadline(call)
+    call.timer = Timer(time.perf_counter)
+    body = await read_body(call, receive, gateway.server)
+    watch.begin()
+    call.timer.end(StageName.BODY)
+    await admit(gateway, call, endpoint.path, len(body))
+    return body
+
+
+async def _plan(
+    call: Call, gateway: Gateway, engine: Engine, endpoint: Endpoint, body: bytes
+) -> None:
+    """Plan a request within its budget; raises SwitchcraftError."""
+    router, started_s = engine.settings.router, time.perf_counter()
+    allowance = None if call.admitted is None else call.admitted[1].allowance
+    headers = PolicyHeaders(call.headers, router.verification, call.key, allowance)
+    plan = await plan_request(gateway, engine, endpoint, body, headers=headers, timer=call.timer)
+    call.decision_s = time.perf_counter() - started_s
+    call.is_late = call.decision_s > router.latency_budget_s
+    if plan.verified is not None:
+        call.limits = headers.limits
+        check_limits(plan, call.limits)
+    if call.key.has_budget:
+        await _within_budget(gateway, call, plan)
+    call.begin(plan, partial(gateway.decisions.run, call.key.name, len(body)))
 
 
 def _note_failure(call: Call, drain: Drain, exc: BaseException) -> None:

@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from router_service.access.admission import Grant
 from router_service.access.budgets import ExpectedCost
 from router_service.access.limits import IncomingRequest
 from router_service.core.errors import InvalidRequestError
@@ -84,24 +83,23 @@ def call_of(request: Request) -> Call:
 
 async def admit(
     gateway: Gateway, call: Call, path: str, size_bytes: int, *, reports_tokens: bool = True
-) -> Grant:
+) -> None:
     """Admit a request within the limits of its key, or raise AdmissionError.
 
-    `reports_tokens` tells whether the request will have a decision record. From now on, the request
-    will be settled.
+    `reports_tokens` tells whether the request will have a decision record. From now on,
+    the request will be settled.
     """
     incoming = IncomingRequest(call.decision_id, call.key, path, size_bytes, reports_tokens)
-    grant = await gateway.access.admit(incoming)
-    call.admitted = incoming, grant
-    return grant
+    call.admitted = incoming, await gateway.access.admit(incoming)
 
 
 async def reserve(gateway: Gateway, call: Call, cost: ExpectedCost) -> float:
-    """Reserve what an admitted request is expected to cost, and return the most it may cost.
+    """Reserve what a request with a budget is expected to cost; return the most it may cost.
 
     Raises AdmissionError. It may wait, so the client has to be watched.
     """
-    assert call.admitted is not None  # noqa: S101 - for types; only called after `admit`
+    if call.admitted is None:
+        return math.inf
     return await gateway.access.reserve(*call.admitted, cost)
 
 

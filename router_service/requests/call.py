@@ -19,7 +19,7 @@ from router_service.core.decision_record import VerificationStop
 from router_service.core.errors import Failure
 from router_service.core.reasons import Reason
 from router_service.core.record import CLIENT_LEFT, Ending, Record
-from router_service.core.resources import Stage
+from router_service.core.resources import Stage, Timer
 from router_service.policies.explanations import (
     WITHOUT_CHOICE,
     arm_label,
@@ -77,8 +77,8 @@ class Call:
     """When the time that the client allows is over, by the event loop's clock."""
     query: str = ""
     """Query string for upstreams that speak the client's API."""
-    stages: Sequence[Stage] = ()
-    """Durations of the gateway's own steps, from reading the body to the choice."""
+    timer: Timer | None = None
+    """Timer of the gateway's own steps, from reading the body to the choice."""
     decision_s: float = 0.0
     """Duration of these steps without the body."""
     is_late: bool = False
@@ -116,6 +116,11 @@ class Call:
     """Whether the gateway's shutdown ended the request."""
     why: str | None = None
     """Why the router chose the arm, in one sentence, if the headers say so."""
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """Durations of the gateway's own steps."""
+        return () if self.timer is None else self.timer.stages
 
     @property
     def team(self) -> str | None:

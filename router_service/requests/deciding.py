@@ -26,22 +26,20 @@ much takes 0.2 ms. A thread would not help: the switch to it takes as long, and 
 loop's wait for the interpreter lock while the thread parses."""
 
 
-async def plan_request(  # noqa: PLR0913
+async def plan_request(
     gateway: Gateway,
     engine: Engine,
     endpoint: Endpoint,
     body: bytes,
     *,
     headers: PolicyHeaders = NO_HEADERS,
-    session: str | None = None,
     timer: Timer | None = None,
 ) -> Plan:
     """Parse a request body, predict, choose, and return the plan.
 
     Only the model's prediction and the parsing of large bodies run in a thread. So a small request
     that names its model, or whose prediction is cached, needs no thread. `headers` say which policy
-    the client wants and have its API key, and `session` names the conversation. `timer` gets the
-    duration of each step.
+    the client wants, and have its API key. `timer` gets the duration of each step.
 
     Raises InvalidRequestError, OverloadedError and StoreError.
     """
@@ -56,7 +54,7 @@ async def plan_request(  # noqa: PLR0913
         plan = releases.prepare(parse_request(endpoint, body), headers)
         if key.has_budget:  # it reserves what the request may cost
             plan.request.read_content()
-        plan.conversation_id = _conversation_id(plan, session, follows=follows)
+        plan.conversation_id = _conversation_id(plan, follows=follows)
         timer.end(StageName.PARSE)
         if plan.arms:
             plan.prediction = plan.planner.router.cached(plan.request.conversation)
@@ -95,7 +93,7 @@ async def plan_request(  # noqa: PLR0913
     return plan
 
 
-def _conversation_id(plan: Plan, session: str | None, *, follows: bool) -> str | None:
+def _conversation_id(plan: Plan, *, follows: bool) -> str | None:
     """Return the id of a request's conversation, or None if no choice depends on it.
 
     A routed request's arm depends on it if conversations are followed, and the deployment of a
@@ -111,5 +109,6 @@ def _conversation_id(plan: Plan, session: str | None, *, follows: bool) -> str |
         else:
             return None
     with suppress(InvalidRequestError):
-        return conversation_key(plan.request, session, plan.policy_headers.key.name)
+        headers = plan.policy_headers
+        return conversation_key(plan.request, headers.session, headers.key.name)
     return None

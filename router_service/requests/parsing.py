@@ -32,26 +32,6 @@ from router_service.verifier.steps import (
 MAX_ID_CHARACTERS = 500
 """Longer session ids are ignored. Claude Code's user id, the longest one, has 150 characters."""
 
-SESSION_HEADERS = (
-    "x-switchcraft-session-id",
-    "x-litellm-session-id",
-    "x-claude-code-session-id",
-    "thread-id",
-    "session-id",
-    "session_id",
-)
-"""Headers that name a conversation, the most specific one first: ours, LiteLLM's, Claude Code's,
-and those of the Codex CLI, whose session may have several threads."""
-
-
-def read_session_header(headers: Mapping[str, str]) -> str | None:
-    """Return the name of the conversation in a request's headers, if there is one."""
-    for header in SESSION_HEADERS:
-        name = headers.get(header)
-        if name and len(name) <= MAX_ID_CHARACTERS:
-            return name
-    return None
-
 
 def read_session(body: Mapping[str, Json]) -> str | None:
     """Return the name of the conversation in a request's body, if there is one.

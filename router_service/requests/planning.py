@@ -270,28 +270,37 @@ class Planner:
 
         Raises InvalidRequestError.
         """
-        key = headers.key
-        wanted = self.unalias(request.model)
-        pinned = self._pool.models.get(wanted)
+        key, pool, wanted = headers.key, self.pool_for(headers.key), request.model
+        pinned = self._pool.models.known(wanted)
+        if pinned is None:
+            wanted = self.unalias(wanted)
+            pinned = self._pool.models.get(wanted)
+        if pinned is None:
+            return self._prepare_routed(request, headers, pool, wanted)
+        self.check_model(key, wanted)
+        plan = Plan(request, self, headers, pool.baseline)
+        plan.reason = Reason.PINNED if request.continues is None else Reason.CONTINUED
+        if request.continues is None:
+            plan.models = pool.pinned(pinned, request)
+        return plan
+
+    def _prepare_routed(
+        self, request: ParsedRequest, headers: PolicyHeaders, pool: Pool, wanted: str
+    ) -> Plan:
+        """Return the plan of a request for the router, whose name and policy are `wanted`."""
+        key, is_routed = headers.key, request.endpoint.is_routed
         name, _, suffix = wanted.partition(":")
-        is_routed = request.endpoint.is_routed
-        if pinned is None and not (is_routed and name == self.model_name):
+        if not (is_routed and name == self.model_name):
             served = (*self.names_for(key), *self._pool.models.patterns)
             known = [n for n in served if is_routed or n.partition(":")[0] != self.model_name]
             raise model_not_found(request.model[:200], tuple(known))
-        pool = self.pool_for(key)
         if key.models is not None:
-            if pinned is None and headers.policy:
+            if headers.policy:
                 wanted = f"{name}:{headers.policy}"
             self.check_model(key, wanted)
-            if pinned is None and not pool.chat_models and self._pool.chat_models:
+            if not pool.chat_models and self._pool.chat_models:
                 raise model_not_allowed(wanted, self.names_for(key))
         plan = Plan(request, self, headers, pool.baseline)
-        if pinned is not None:
-            plan.reason = Reason.PINNED if request.continues is None else Reason.CONTINUED
-            if request.continues is None:
-                plan.models = pool.pinned(pinned, request)
-            return plan
         pool.check_routable(self.model_name)
         conversation = request.conversation
         if self.risk.has_demands:

@@ -62,8 +62,12 @@ class PoolModels(Mapping[str, Model]):
 
     def __getitem__(self, name: str) -> Model:
         """Return a model; raises KeyError, or InvalidRequestError for one without a price."""
-        found = self._named.get(name) or self._found.get(name)
+        found = self.known(name)
         return self._read(name) if found is None else found
+
+    def known(self, name: str) -> Model | None:
+        """Return a model of the file, or one of a wildcard that was named before."""
+        return self._named.get(name) or self._found.get(name)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names in the file."""
@@ -244,6 +248,8 @@ class Pool:
         missing = untranslatable(model, request)
         if missing:
             raise no_capable_model({model.name: missing})
+        if not model.fallbacks:
+            return (model,)
         others = [self.models[name] for name in model.fallbacks if name in self.models]
         return (model, *[other for other in others if not lacks(other, request)])
 

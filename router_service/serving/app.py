@@ -85,11 +85,9 @@ def create_app(
         exception_handlers=dict.fromkeys((*errors.HANDLED, Exception), errors.respond),
     )
     app.state.gateway = gateway
-    answering, counting_tokens = inference.routes_of_apis(), counting.routes_of_apis()
-    routers = (answering, inference.routes, counting_tokens)
+    routers = (inference.described_routes(), counting.routes_of_apis())
     below_version = (*(api.path for api in APIS), "/completions", "/embeddings", "/models")
-    direct = [route for each in routers for route in each.routes]
-    app.entry = Front(app.entry, gateway, direct, below_version)
+    app.entry = Front(app.entry, gateway, below_version)
     modules = (passing, resources, request_lists, accounts, usage, pages, traffic, requests)
     included = (*routers, *(module.routes for module in modules), passing.catch_all)
     served: dict[str, set[str]] = {}

@@ -519,11 +519,12 @@ class TimeoutGuard:
     def __enter__(self) -> None:
         """Start a wait for the next part."""
         now_s = self.renew()
-        end_s = min(self._next_s, self._last_s)
-        if self._timer is None:
+        end_s, timer = min(self._next_s, self._last_s), self._timer
+        if timer is None:
             end_s = min(end_s, now_s + self._idle_s)  # no later than the end of any later wait
-        if self._timer is None or end_s < self._timer_s:
-            self.close()
+        if timer is None or end_s < self._timer_s:
+            if timer is not None:
+                timer.cancel()
             self._timer, self._timer_s = self._loop.call_at(end_s, self._expire), end_s
         self._is_waiting = True
         self._cancellations = self._task.cancelling()

@@ -16,8 +16,8 @@ from router_service.requests.parsing import (
     ParsedRequest,
     parse_request,
     read_session,
-    read_session_header,
 )
+from router_service.requests.policy_headers import PolicyHeaders
 from router_service.requests.turns import conversation_key, has_stalled, is_in_tool_loop
 from router_service.store.memory import MemoryStore
 from router_service.store.records import GuardedStore
@@ -78,7 +78,7 @@ def test_headers_of_known_clients_name_the_conversation(
     headers: dict[str, str], name: str | None
 ) -> None:
     """The most specific header counts; ids that are too long are ignored."""
-    assert read_session_header(headers) == name
+    assert PolicyHeaders(headers).session == name
 
 
 @pytest.mark.parametrize(
