@@ -15,6 +15,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
 from router_service.cli.accounts import Config, Json, keys, open_database, teams
+from router_service.cli.learning import learn
 from router_service.cli.setup import setup
 from router_service.command_line import SEVERAL, Count, create_command_line
 from router_service.core.addresses import read_port
@@ -34,6 +35,7 @@ app = create_command_line(
 app.command(keys)
 app.command(teams)
 app.command(setup)
+app.command(learn)
 
 
 def _read_port(_type: type, tokens: Sequence[Token]) -> int:

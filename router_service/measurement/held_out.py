@@ -285,14 +285,14 @@ def served_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
     same points. Without a verifier's judgements, the result is empty. Raises ArtifactError if the
     file cannot be read.
     """
-    by_price, floored = _both_points(artifact)
+    by_price, floored = both_points(artifact)
     named = artifact.manifest.named_rules.values()
     return with_floors(by_price, [point for point in floored if point.policy in named])
 
 
 def goal_points(artifact: Artifact) -> tuple[FrontierPoint, ...]:
     """Return the same points among which goals choose: all have the floor."""
-    return with_floors(*_both_points(artifact))
+    return with_floors(*both_points(artifact))
 
 
 def with_floors(
@@ -303,7 +303,7 @@ def with_floors(
     return tuple(replacing.get(point.policy, point) for point in by_price)
 
 
-def _both_points(artifact: Artifact) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
+def both_points(artifact: Artifact) -> tuple[tuple[FrontierPoint, ...], tuple[FrontierPoint, ...]]:
     """Return the points of prices without and with the floor."""
     manifest = artifact.manifest
     if manifest.verifier is None:

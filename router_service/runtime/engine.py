@@ -309,14 +309,14 @@ class _RouterLoader:
             with errors.collecting():
                 check_policies(self._settings, Router(artifact, relatives=relatives))
             errors.raise_any()
+        if self._settings.router.unknown_models == "verify":
+            artifact, pool = self._with_unmeasured(artifact, pool)
         if expected_sha256 is not None and not pool.by_arm:
             problem = (
                 "knows none of the models of model_list, so it could not route a request; publish "
                 "an artifact with an arm for one of them"
             )
             raise ArtifactError(directory / MANIFEST, problem)
-        if self._settings.router.unknown_models == "verify":
-            artifact, pool = self._with_unmeasured(artifact, pool)
         device = self._settings.router.device
         key = (
             directory,

@@ -23,9 +23,22 @@ COMPARED = "switchcraft_comparisons_total{outcome="
 
 
 def compared(http: httpx.Client) -> list[dict[str, Any]]:
-    """Return what the page shows of comparisons."""
-    found: list[dict[str, Any]] = http.get("/ui/api/comparisons").json()
+    """Return what the page shows of comparisons; nothing while the database is busy."""
+    answer = http.get("/ui/api/comparisons")
+    found: list[dict[str, Any]] = answer.json() if answer.is_success else []
     return found
+
+
+def wait_for_stored(http: httpx.Client, count: int) -> dict[str, Any]:
+    """Return what is shown of the only compared model, once so many requests are stored."""
+
+    def stored() -> bool:
+        shown = compared(http)
+        return bool(shown) and (shown[0]["total"] or {}).get("comparisons", 0) >= count
+
+    wait_for(stored, f"{count} comparisons are stored")
+    (shown,) = compared(http)
+    return shown
 
 
 def settings(sandbox: Sandbox, folder: Path, **compare: object) -> Settings:
@@ -64,8 +77,7 @@ def test_second_model_answers_in_the_background(
     answer = ask(http, stream=stream)
     assert answer.headers["x-switchcraft-model"] == "medium"
     wait_for_outcomes(http, "same", 2)
-    wait_for(lambda: bool(compared(http)), "the comparisons are stored")
-    (shown,) = compared(http)
+    shown = wait_for_stored(http, 2)
     assert (shown["other"], shown["total"]["comparisons"], shown["total"]["same"]) == (
         "large",
         2,
@@ -120,8 +132,7 @@ def test_requests_that_cannot_be_compared_are_not(
     ask(http, **fields)
     ask(http)  # a comparable one, after which the other one would have been compared too
     wait_for_outcomes(http, "same")
-    wait_for(lambda: bool(compared(http)), "the comparison is stored")
-    assert compared(http)[0]["total"]["comparisons"] == 1
+    assert wait_for_stored(http, 1)["total"]["comparisons"] == 1
 
 
 def test_unknown_model_of_comparisons_stops_the_start(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
-import signal
 import sys
 from contextlib import aclosing
 from hashlib import file_digest
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -20,14 +18,11 @@ from cyclopts.validators import Number
 from router_service.command_line import Count
 from router_service.core.errors import DataError
 
-if TYPE_CHECKING:
-    from switchcraft_training.labelling.run import Plan
-    from switchcraft_training.labelling.store import Store
-
-COMPLETE, FAILED, CAPPED, INTERRUPTED = 0, 1, 3, 130
-"""Exit statuses: all questions answered, some questions failed, spending cap reached, Ctrl-C."""
-
-AGAIN = "run the same command again to continue"
+LOWER_RESERVES = (
+    ", or set a lower max_completion_tokens (in extra_body) or reserve_output_tokens for the pool's"
+    " arms"
+)
+"""What else than a higher cap lets a run go on."""
 
 
 def label(
@@ -65,8 +60,10 @@ def label(
     # Imported here because other commands do not need an HTTP client.
     from switchcraft_training.datasets.rows import read_rows
     from switchcraft_training.labelling.answers import ANSWERS, FAILURES
+    from switchcraft_training.labelling.asking import AGAIN, COMPLETE, INTERRUPTED, ask_all
     from switchcraft_training.labelling.pool import load_pool
     from switchcraft_training.labelling.run import Plan
+    from switchcraft_training.labelling.sender import EndpointClients
     from switchcraft_training.labelling.store import RunIdentity, Store
 
     asked = load_pool(pool)
@@ -85,9 +82,13 @@ def label(
         status, advice = COMPLETE, ""
         if not export:
             plan = Plan(queries, asked, attempts)
-            asking = _ask_all(plan, store, spending_cap_usd)
+
+            async def ask() -> tuple[int, str]:
+                async with aclosing(EndpointClients(asked, os.environ)) as sender:
+                    return await ask_all(plan, store, sender, spending_cap_usd, LOWER_RESERVES)
+
             try:
-                status, advice = asyncio.run(asking)
+                status, advice = asyncio.run(ask())
             except KeyboardInterrupt:
                 # The second Ctrl-C. Answers in flight are lost; their requests count as possibly
                 # paid.
@@ -106,50 +107,3 @@ def label(
     if advice:
         print(advice, file=sys.stderr)
     return status
-
-
-async def _ask_all(plan: Plan, store: Store, cap_usd: float | None) -> tuple[int, str]:
-    """Ask all unanswered questions; return the exit status, and advice if questions are left.
-
-    The first Ctrl-C waits for the requests in flight, the second abandons them.
-    """
-    from switchcraft_training.labelling.run import LabellingRun, ProgressBar, SpendingBudget
-    from switchcraft_training.labelling.sender import EndpointClients
-
-    for name in ("httpx", "httpx2", "openai"):
-        # These libraries log a line for each request, which would break the progress bar.
-        logging.getLogger(name).setLevel(logging.WARNING)
-    answered, spending = store.answered(), store.spending()
-    spent_usd = spending.answered_usd + spending.lost_usd
-    unanswered = plan.count_unanswered(answered)
-    total = len(plan.rows) * len(plan.pool.pool) * plan.attempts
-    budget = SpendingBudget(cap_usd, spent_usd)
-    loop = asyncio.get_running_loop()
-    async with aclosing(EndpointClients(plan.pool, os.environ)) as sender:
-        with ProgressBar(unanswered, total - unanswered.total(), spent_usd) as progress:
-            run = LabellingRun(plan, store, sender, budget, progress)
-
-            def end_run() -> None:
-                loop.remove_signal_handler(signal.SIGINT)
-                run.end()
-                progress.print_line("Waiting for requests in flight; press Ctrl-C to abandon them.")
-
-            loop.add_signal_handler(signal.SIGINT, end_run)
-            try:
-                await run.run(answered)
-            finally:
-                loop.remove_signal_handler(signal.SIGINT)
-    if run.is_ending:
-        return INTERRUPTED, f"Interrupted; {AGAIN}."
-    if budget.refused_usd is not None:
-        return CAPPED, (
-            f"Stopped below the spending cap of {cap_usd} USD: {budget.spent_usd:.4f} USD are"
-            f" spent, and the next request may cost {budget.refused_usd:.4f} USD. Raise the cap, or"
-            " set a lower max_completion_tokens (in extra_body) or reserve_output_tokens for the"
-            f" pool's arms; {AGAIN}."
-        )
-    if run.stopped:
-        return FAILED, f"Stopped: {', '.join(run.stopped)}. Fix the errors above; {AGAIN}."
-    if progress.failed:
-        return FAILED, f"{progress.failed} questions have no answer; {AGAIN} and retry them."
-    return COMPLETE, ""

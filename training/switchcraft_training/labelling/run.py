@@ -36,7 +36,7 @@ from switchcraft_training.labelling.answers import (
     RequestResult,
 )
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
-from switchcraft_training.labelling.sender import EndpointClients
+from switchcraft_training.labelling.sender import Sender
 from switchcraft_training.labelling.store import Store
 from switchcraft_training.records import Judged
 
@@ -241,7 +241,7 @@ class LabellingRun:
         self,
         plan: Plan,
         store: Store,
-        sender: EndpointClients,
+        sender: Sender,
         budget: SpendingBudget,
         progress: ProgressBar,
     ) -> None:

@@ -1,14 +1,15 @@
-"""Sender of single requests to OpenAI-compatible endpoints, without retries."""
+"""Senders of single requests, without retries: to endpoints, or through a given function."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import openai
 from pydantic import BaseModel, Field, ValidationError
@@ -67,6 +68,59 @@ class _Completion(BaseModel):
     usage: _Usage | None = None
 
 
+class _Error(BaseModel):
+    message: str = ""
+    code: str | None = None
+
+
+class _ErrorBody(BaseModel):
+    error: _Error
+
+
+class Sender(Protocol):
+    """What sends one request once, and returns its failure, or the reply without a cost."""
+
+    async def send(
+        self, endpoint: str, body: Mapping[str, Json], idempotency_key: str
+    ) -> RequestResult:
+        """Send a request to an endpoint of the pool."""
+        ...
+
+
+class Response(NamedTuple):
+    """A response to a request: status, the header `Retry-After` or an empty text, and body."""
+
+    status: int
+    retry_after: str
+    text: str
+
+
+Post: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Response]]
+"""Function that sends the body of a Chat Completions request."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSender:
+    """Sender through a function; the body's model says where a request goes."""
+
+    post: Post
+
+    async def send(
+        self, endpoint: str, body: Mapping[str, Json], idempotency_key: str
+    ) -> RequestResult:
+        """Send one request once; whoever gives the function sees to keys and time limits."""
+        del endpoint, idempotency_key
+        begun_s = time.perf_counter()
+        response = await self.post(body)
+        if response.status == 200:
+            return parse_reply(response.text, time.perf_counter() - begun_s)
+        try:
+            error = _ErrorBody.model_validate_json(response.text).error
+        except ValidationError:
+            error = _Error(message=response.text)
+        return _failure_of_status(response, error.code, error.message)
+
+
 class EndpointClients:
     """Request sender in this process, with one client for each endpoint."""
 
@@ -104,7 +158,12 @@ class EndpointClients:
             detail = "no complete answer within the endpoint's timeout_s"
             return RequestFailure(FailureCode.TIMEOUT, detail, Remedy.RETRY, may_be_paid=True)
         except openai.APIStatusError as exc:
-            return _failure_of_status(exc, self._keys[endpoint])
+            # Some endpoints repeat the API key in their errors; it must not be saved with them.
+            detail = exc.message.removeprefix(f"Error code: {exc.status_code} - ")
+            detail = detail.replace(self._keys[endpoint], "(the key)")
+            retry_after = exc.response.headers.get("retry-after", "")
+            response = Response(exc.status_code, retry_after, "")
+            return _failure_of_status(response, exc.code, detail)
         except openai.APIConnectionError as exc:
             cause = type(exc.__cause__).__name__
             detail = f"{cause}: {exc.__cause__}"
@@ -144,21 +203,20 @@ def parse_reply(text: str, latency_s: float) -> RequestResult:
     )
 
 
-def _failure_of_status(exc: openai.APIStatusError, key: str) -> RequestFailure:
-    status = exc.status_code
+def _failure_of_status(response: Response, error_code: str | None, detail: str) -> RequestFailure:
+    """Return what an error status means, with the code and the message of the error."""
+    status = response.status
     code, remedy = _STATUSES.get(status, (FailureCode.BAD_REQUEST, Remedy.GIVE_UP))
     if status >= 500:
         code, remedy = FailureCode.SERVER_ERROR, Remedy.RETRY
-    elif exc.code in _NO_CREDIT:
+    elif error_code in _NO_CREDIT:
         code, remedy = FailureCode.NO_CREDIT, Remedy.STOP_ARM
     elif status in {400, 413, 422} and any(
-        words in f"{exc.code} {exc.message}".lower() for words in _TOO_LONG
+        words in f"{error_code} {detail}".lower() for words in _TOO_LONG
     ):
         code = FailureCode.CONTEXT_LENGTH
-    # Some endpoints repeat the API key in their errors; it must not be saved with the error.
-    detail = exc.message.removeprefix(f"Error code: {status} - ").replace(key, "(the key)")
     # `Retry-After` is a number of seconds or a date (RFC 9110, section 10.2.3).
-    value = exc.response.headers.get("retry-after", "")
+    value = response.retry_after
     wait_s: float | None = None
     if value.isascii() and value.isdigit():
         wait_s = float(value)

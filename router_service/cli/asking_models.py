@@ -1,0 +1,87 @@
+"""What the commands share that ask a configuration's models, and then write an artifact.
+
+The training package chooses the questions and judges the answers. It gets the answers through a
+function, which asks the configuration's deployments as a gateway does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from router_service.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from router_service.router import Router
+    from router_service.settings import Settings
+
+_SHARED: Final = ("keys", "server", "tracing", "decision_log", "database", "usage", "budgets")
+"""Sections whose defaults hold while models are asked: nobody else uses this gateway, and what it
+does is no traffic."""
+
+
+@asynccontextmanager
+async def own_gateway(settings: Settings, router: Router) -> AsyncIterator[httpx.AsyncClient]:
+    """Run a gateway for these models without keys, limits, fallbacks and logs."""
+    import httpx
+
+    from router_service.serving.app import create_app
+    from router_service.settings import CompareSettings
+    from router_service.settings import Settings as DefaultSettings
+
+    defaults = DefaultSettings()
+    models = tuple(each.model_copy(update={"fallbacks": ()}) for each in settings.models)
+    alone = {"publication": None, "compare": CompareSettings()}
+    changes = {name: getattr(defaults, name) for name in _SHARED} | {
+        "models": models,
+        "router": settings.router.model_copy(update=alone),
+    }
+    app = create_app(settings.model_copy(update=changes), router)
+    transport = httpx.ASGITransport(app)
+    async with app.state.gateway.running():
+        # The deployments' own time limits hold.
+        no_limit = httpx.Timeout(None)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", timeout=no_limit
+        ) as client:
+            yield client
+
+
+def agrees(command: str) -> bool:
+    """Ask on the terminal whether to send the requests; raises ConfigError without a terminal."""
+    if not sys.stdin.isatty():
+        problem = "is needed where nobody can be asked; add it to send the requests"
+        raise ConfigError(command, "--yes", problem)
+    return input("Ask these models? [y/N] ").strip().lower() in {"y", "yes"}
+
+
+def find_state_directory() -> Path:
+    """Return the user's state directory; raises ConfigError if there is none."""
+    from router_service.settings.reading import state_directory
+
+    found = state_directory(os.environ)
+    if found is None:
+        problem = "is not set, and the user has no home directory; set it to a directory"
+        raise ConfigError("the environment", "XDG_STATE_HOME", problem)
+    return found
+
+
+def show_use(settings: Settings, directory: Path, *, publish: bool) -> None:
+    """Print how to use a new artifact, or publish it as a canary."""
+    place = settings.router.publication
+    if publish and isinstance(place, Path):
+        from switchcraft_training.publishing.command import publish as publish_artifact
+
+        publish_artifact(directory, to=str(place), role="canary")
+        return
+    print(
+        f"The new artifact is {directory}\nTo use it, set `artifact: {directory}` in the section"
+        f" `router` of {settings.source}, and reload or restart the gateway. `switchcraft policies"
+        " --config` then shows its figures."
+    )

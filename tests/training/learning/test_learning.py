@@ -1,0 +1,344 @@
+"""`switchcraft learn`: from the log of an agent's conversations to a canary that saves.
+
+The models are played by an upstream that answers as a test says. The agent looks up an order, and
+then refunds it or tells the user something.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from router_service.artifact import SHIPPED, Artifact
+from router_service.cli.commands import app
+from router_service.core.errors import DataError
+from router_service.predictor.model import logit, sigmoid
+from router_service.router import Router
+from router_service.runtime.engine import EngineBuilder
+from router_service.runtime.reloading import ReloadSource, load_first_router
+from router_service.serving.app import create_app
+from router_service.settings import read_settings
+from switchcraft_training.cli import main
+from switchcraft_training.labelling.asking import CAPPED
+from switchcraft_training.learning.fitting import Line
+from switchcraft_training.learning.judging import FAMILIAR, UNFAMILIAR
+from switchcraft_training.learning.learned import LOST_ACCURACY, lost_accuracy, write_artifact
+from switchcraft_training.learning.questions import CONCURRENCY
+from tests.bodies import CHAT
+from tests.serving import served, wait_for
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "find_order",
+            "description": "Find an order by its number.",
+            "parameters": {
+                "type": "object",
+                "properties": {"number": {"type": "string", "description": "The order's number"}},
+                "required": ["number"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "refund_order",
+            "description": "Refund an order.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "number": {"type": "string"},
+                    "reason": {"type": "string", "enum": ["damaged", "late", "other"]},
+                },
+                "required": ["number", "reason"],
+            },
+        },
+    },
+]
+PRICES = {"cheap-1": (0.1, 0.4), "middle-1": (0.5, 2.0), "dear-1": (5.0, 25.0)}
+WRONG = {"cheap-1": 10**9, "middle-1": 7, "dear-1": 10**9}
+"""Each model is wrong about every so many orders; of so many, none is."""
+
+
+def question(number: int) -> list[dict[str, Any]]:
+    """Return the messages of a conversation's first request."""
+    said = f"My order {number} arrived damaged, and I want a refund. Look it up first."
+    return [{"role": "user", "content": said}]
+
+
+def next_messages(number: int) -> list[dict[str, Any]]:
+    """Return the messages after the first tool's result."""
+    call = {"name": "find_order", "arguments": json.dumps({"number": str(number)})}
+    return [
+        *question(number),
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": '{"state": "delivered"}'},
+    ]
+
+
+@dataclass
+class Upstream:
+    """A provider that answers for all models, and counts what it was asked."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    before: Callable[[str], None] = lambda _: None
+    """Called with the model before each answer."""
+
+    async def answer(self, request: Request) -> JSONResponse:
+        """Answer with the next call of the conversation."""
+        body = await request.json()
+        model, messages = body["model"], body["messages"]
+        self.asked[model] += 1
+        self.before(model)
+        number = int("".join(c for c in messages[0]["content"] if c.isdigit()))
+        is_wrong = number % WRONG[model] == 0
+        arguments = {"number": str(number + is_wrong)}
+        name = "find_order"
+        if messages[-1]["role"] == "tool":
+            name, arguments["reason"] = "refund_order", "late" if is_wrong else "damaged"
+        call = {"name": name, "arguments": json.dumps(arguments)}
+        message = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_9", "type": "function", "function": call}],
+        }
+        return JSONResponse(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": model,
+                "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+                "usage": {"prompt_tokens": 400, "completion_tokens": 30, "total_tokens": 430},
+            }
+        )
+
+
+@pytest.fixture
+def upstream() -> Upstream:
+    """Return the provider."""
+    return Upstream()
+
+
+@pytest.fixture
+def config(upstream: Upstream, tmp_path: Path) -> Iterator[Path]:
+    """Yield the configuration of a gateway in front of the provider, with a published artifact."""
+    provider = Starlette(routes=[Route("/v1/chat/completions", upstream.answer, methods=["POST"])])
+    published = tmp_path / "published"
+    assert main(["publish", str(SHIPPED), "--to", str(published)]) == 0
+    with served(provider) as url:
+        models = [
+            {
+                "model_name": name,
+                "litellm_params": {
+                    "model": f"openai/{name}",
+                    "api_base": f"{url}/v1",
+                    "api_key": "key",
+                    "input_cost_per_token": price[0] / 1e6,
+                    "output_cost_per_token": price[1] / 1e6,
+                },
+            }
+            for name, price in PRICES.items()
+        ]
+        path = tmp_path / "gateway.yaml"
+        settings = {
+            "model_list": models,
+            "router": {"publication": str(published)},
+            "decision_log": {"path": str(tmp_path / "log"), "content": True},
+            "database": {"url": f"sqlite:///{tmp_path}/switchcraft.db"},
+        }
+        path.write_text(yaml.safe_dump(settings))
+        yield path
+
+
+def converse(http: httpx.Client, numbers: range) -> float:
+    """Have conversations about orders, and return what they have cost in USD."""
+    cost_usd = 0.0
+    for number in numbers:
+        for messages in (question(number), next_messages(number)):
+            body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
+            answer = http.post(CHAT, json=body)
+            assert answer.status_code == 200, answer.text
+            cost_usd += float(answer.headers["x-switchcraft-cost-usd"])
+    return cost_usd
+
+
+def gateway(config: Path) -> AbstractContextManager[str]:
+    """Return a context that serves a configuration, as `serve` does, and yields its address."""
+    settings, builder = read_settings(config), EngineBuilder(announces=False)
+    router, publication = load_first_router(settings, builder)
+    source = ReloadSource(lambda: read_settings(config), builder, publication)
+    return served(create_app(settings, router, source))
+
+
+@pytest.fixture
+def log(config: Path, tmp_path: Path) -> Path:
+    """Record the log of 40 conversations."""
+    with gateway(config) as url, httpx.Client(base_url=url, timeout=30) as http:
+        converse(http, range(1001, 1041))
+    return tmp_path / "log"
+
+
+def published(http: httpx.Client) -> dict[str, Any]:
+    """Return the publication that a gateway serves."""
+    found: dict[str, Any] = http.get("/admin/status").json()["publication"]
+    return found
+
+
+def learn(log: Path, config: Path, *options: str) -> int:
+    """Run the command, and return its exit status."""
+    status = app(
+        ["learn", str(log), "--config", str(config), *options], result_action="return_value"
+    )
+    return int(status or 0)
+
+
+def test_log_of_conversations_becomes_a_canary_that_saves(
+    log: Path, config: Path, upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan costs nothing; then the missing answers are asked, and the canary is cheaper."""
+    asked = upstream.asked.total()
+    assert learn(log, config, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "80 requests of 40 sessions are drawn" in shown
+    assert "dear-1 (teacher)" in shown
+    assert upstream.asked.total() == asked
+
+    assert learn(log, config, "--yes", "--publish") == 0
+    found = re.search(r"figures are in (.*)", capsys.readouterr().out)
+    assert found is not None
+    report = orjson.loads(Path(found[1]).read_bytes())
+    assert (report["requests"], report["sessions"]) == (80, 40)
+    loop = report["agreement"]["after a tool's result: a call"]
+    assert (loop["cheap-1"], loop["dear-1"]) == (1.0, 1.0)
+    assert loop["middle-1"] < 1.0
+    rules = report["rules"]
+    assert rules["learned"]["agreement"] == rules["today's default"]["agreement"] == 1.0
+    assert rules["learned"]["cost_usd"] < 0.7 * rules["today's default"]["cost_usd"]
+
+    with gateway(config) as url, httpx.Client(base_url=url, timeout=30) as http:
+        wait_for(lambda: published(http)["canary"], "the canary is loaded")
+        stable_usd = converse(http, range(2001, 2011))
+        assert main(["publish", "--to", str(tmp_path / "published"), "--promote"]) == 0
+        wait_for(lambda: not published(http)["canary"], "the canary is promoted")
+        assert converse(http, range(3001, 3011)) < 0.8 * stable_usd
+
+
+def test_killed_run_goes_on(log: Path, config: Path, upstream: Upstream) -> None:
+    """Answers that were saved are not asked again, and the sample is the same."""
+    begun, before = threading.Event(), Counter(upstream.asked)
+
+    def note(_: str) -> None:
+        if upstream.asked.total() - before.total() >= 30:
+            begun.set()
+
+    upstream.before = note
+    command = [sys.executable, "-m", "router_service.cli", "learn", str(log)]
+    with subprocess.Popen([*command, "--config", str(config), "--yes"]) as process:
+        assert begun.wait(60)
+        process.kill()
+    upstream.before = lambda _: None
+    assert learn(log, config, "--yes") == 0
+    asked = upstream.asked - before
+    assert asked["dear-1"] >= 80  # the log has none of its answers
+    in_flight = CONCURRENCY * len(PRICES)
+    assert asked["dear-1"] <= 80 + in_flight
+
+
+def test_budget_that_runs_out_ends_the_run(
+    log: Path, config: Path, upstream: Upstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says so and writes nothing; with a larger budget, it goes on."""
+    before = Counter(upstream.asked)
+    assert learn(log, config, "--yes", "--budget", "0.12") == CAPPED
+    shown = capsys.readouterr()
+    assert "Stopped below the spending cap of 0.12 USD" in shown.err
+    assert "The new artifact" not in shown.out
+    first = (upstream.asked - before)["dear-1"]
+    assert 0 < first < 80
+    assert learn(log, config, "--yes") == 0
+    assert "goes on" in capsys.readouterr().out
+    assert (upstream.asked - before)["dear-1"] == 80
+
+
+def test_log_without_content_is_refused(config: Path, tmp_path: Path) -> None:
+    """The error says what to set."""
+    values = yaml.safe_load(config.read_text())
+    values["decision_log"]["content"] = False
+    config.write_text(yaml.safe_dump(values))
+    with gateway(config) as url, httpx.Client(base_url=url, timeout=30) as http:
+        converse(http, range(1001, 1003))
+    with pytest.raises(DataError, match=r"Set decision_log\.content: true"):
+        app(
+            ["learn", str(tmp_path / "log"), "--config", str(config)],
+            result_action="return_value",
+            exit_on_error=False,
+        )
+
+
+LINES = {FAMILIAR: Line(1.3, -0.4), UNFAMILIAR: Line(0.9, 0.2)}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Router:
+    """Return the shipped router."""
+    return Router.load(SHIPPED)
+
+
+def test_artifact_keeps_its_own_queries_accuracy(shipped: Router, tmp_path: Path) -> None:
+    """It has both calibrations, the rule, and figures that cost no accuracy at the same cost."""
+    made = write_artifact(LINES, "verified=0.004", shipped, tmp_path / "made")
+    old = Artifact.load(SHIPPED).manifest
+    assert made.verifier is not None
+    assert old.verifier is not None
+    assert made.verifier.unfamiliar is not None
+    assert old.verifier.unfamiliar is not None
+    p = np.array([[0.2], [0.9]])
+    for kind, new, before in (
+        (FAMILIAR, made.verifier.calibration, old.verifier.calibration),
+        (UNFAMILIAR, made.verifier.unfamiliar.calibration, old.verifier.unfamiliar.calibration),
+    ):
+        slope, shift = LINES[kind]
+        expected = sigmoid(slope * logit(before.apply(p)) + shift)
+        assert new.apply(p) == pytest.approx(expected)
+    assert made.policies["default"] == "verified=0.004"
+    assert "default" not in made.policy_goals
+    assert made.named_frontier
+    assert lost_accuracy(old.named_frontier, made.named_frontier) <= LOST_ACCURACY
+    router = Router.load(tmp_path / "made")
+    assert str(router.policy()) == "verified=0.004"
+
+
+def test_calibration_that_loses_accuracy_is_not_used(shipped: Router, tmp_path: Path) -> None:
+    """A line that makes all answers look alike would ruin the artifact's own queries."""
+    ruinous = {FAMILIAR: Line(0.05, 9.0), UNFAMILIAR: Line(1.0, 0.0)}
+    made = write_artifact(ruinous, "verified=0.004", shipped, tmp_path / "made")
+    old = Artifact.load(SHIPPED).manifest
+    assert made.verifier is not None
+    assert old.verifier is not None
+    assert made.verifier.calibration == old.verifier.calibration
+    assert made.files == old.files

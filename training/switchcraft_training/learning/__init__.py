@@ -1,0 +1,1 @@
+"""Learns to route one's own requests from what the dearest model did."""
