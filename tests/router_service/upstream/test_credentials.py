@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from router_service.upstream.platforms.credentials import (
     RETRY_S,
     Credentials,
     CredentialSource,
+    secrets_of_environment,
 )
 from tests.clock import Clock
 from tests.serving import wait_for
@@ -144,3 +146,30 @@ def test_waiting_request_can_leave(source: CredentialSource[str], vendor: Vendor
         return await staying
 
     assert asyncio.run(ask()).value == "token-number-00001"
+
+
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJnYXRld2F5MSJ9.c2lnbmF0dXJlNDI"
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_error_does_not_quote_a_token_from_a_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_noted: bool,
+) -> None:
+    """A server may quote what it got, also a token that only the vendor's library has read."""
+    file = tmp_path / "token"
+    written = "a-token-in-words" if is_noted else TOKEN
+    file.write_text(f"{written}\n")
+    monkeypatch.setenv("WEB_IDENTITY_TOKEN_FILE", str(file))
+
+    def fetch() -> Credentials[str]:
+        if is_noted:
+            source.note_secrets(*secrets_of_environment("WEB_IDENTITY_TOKEN_FILE"))
+        raise OSError(f"invalid token {written} of the role gateway")
+
+    source = CredentialSource("Cloud", fetch, "Check the role")
+    with pytest.raises(CredentialsError, match=r"invalid token \[redacted\] of the role gateway"):
+        asyncio.run(source.wait())
+    assert written not in caplog.text
