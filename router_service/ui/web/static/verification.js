@@ -108,14 +108,14 @@ function asked({ question, policy }) {
     title: "The request",
     content: [
       question === undefined
-        ? h("p", { class: "hint" }, "The gateway does not store what was asked and answered.")
+        ? h("p", { class: "hint" }, "A record has no part of what was asked and answered.")
         : h("blockquote", {}, question ?? "The request has no text of a user."),
       h(
         "p",
         {},
         `The policy is ${policyText(policy)}. `,
         price !== null &&
-          `One more correct answer is worth ${usd(price)}, so another model is asked only if the answer is expected to become better by more than that model's cost.`,
+          `One more correct answer is worth ${usd(price)}, so another model is asked if the answer is expected to become better by more than that model's cost.`,
       ),
     ],
   };
