@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import httpx
 from pydantic import SecretStr
@@ -18,7 +16,7 @@ from router_service.runtime.gateway import Gateway
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
 from tests.fakes import PROBABILITIES, FakeRouter
-from tests.serving import ONE_TRY, WAIT_S, Sandbox, served, wait_for
+from tests.serving import ONE_TRY, WAIT_S, Sandbox, connected, post_bytes, served, wait_for
 from tests.stored_keys import add_key, add_team, bearer
 
 
@@ -72,13 +70,7 @@ def open_stream(
     url: str, secret: str, path: str, body: Mapping[str, object]
 ) -> Iterator[socket.socket]:
     """Hold a stream open that the upstream has begun; the client leaves at the end of the block."""
-    address = urlsplit(url)
-    content = json.dumps({**body, "stream": True}).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nx-sandbox: chunk_delay_s=60\r\n"
-        f"authorization: Bearer {secret}\r\ncontent-length: {len(content)}\r\n\r\n"
-    )
-    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
-        connection.sendall(head.encode() + content)
+    held = {"x_sandbox": "chunk_delay_s=60", "authorization": f"Bearer {secret}"}
+    with connected(url, post_bytes(path, {**body, "stream": True}, **held)) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         yield connection

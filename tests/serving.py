@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import uvicorn
@@ -124,6 +126,23 @@ def served(app: ASGIApp, http: type[BoundedProtocol] | None = None) -> Iterator[
     finally:
         server.stop()
         thread.join(WAIT_S)
+
+
+@contextmanager
+def connected(url: str, first: bytes = b"") -> Iterator[socket.socket]:
+    """Yield a connection on which these bytes were sent; the client leaves at the block's end."""
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
+        connection.sendall(first)
+        yield connection
+
+
+def post_bytes(path: str, body: Mapping[str, object], **headers: str) -> bytes:
+    """Return a POST as it is sent; further headers have underscores instead of dashes."""
+    content = json.dumps(body).encode()
+    lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{''.join(lines)}"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
 
 
 @contextmanager

@@ -5,10 +5,7 @@ In every drill, the cost of each candidate is counted exactly once.
 
 from __future__ import annotations
 
-import json
-import socket
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -21,7 +18,7 @@ from tests.gateways import (
     metric,
     verifying,
 )
-from tests.serving import WAIT_S, Sandbox, wait_for
+from tests.serving import Sandbox, connected, post_bytes, wait_for
 
 
 def last_record(gateway: VerifyingGateway) -> dict[str, Any]:
@@ -76,13 +73,8 @@ def test_disconnecting_client_cancels_all_candidates(upstream: Sandbox, stream: 
     upstream.set_faults("medium", "delay_s=10")
     router = VerifyingRouter((("small", "medium"),))
     with verifying(upstream.base_url, router=router) as gateway:
-        address = urlsplit(str(gateway.http.base_url))
-        body = json.dumps(BODY | {"stream": stream, "model": "switchcraft:verified"}).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
-        with socket.create_connection(
-            (address.hostname, address.port), timeout=WAIT_S
-        ) as connection:
-            connection.sendall(head.encode() + body)
+        body = BODY | {"stream": stream, "model": "switchcraft:verified"}
+        with connected(str(gateway.http.base_url), post_bytes(CHAT, body)):
             wait_for(lambda: upstream.stats()["in_flight"] == 2, "both calls are made")
         wait_for(lambda: upstream.stats()["cancelled"] == 2, "both calls are cancelled")
         record = last_record(gateway)

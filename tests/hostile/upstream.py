@@ -80,10 +80,10 @@ def chunk(data: bytes, extension: bytes = b"") -> bytes:
     return b"%x%b\r\n%b\r\n" % (len(data), extension, data)
 
 
-def chunked_head(request: UpstreamRequest, *lines: bytes, coding: bytes = b"chunked") -> bytes:
+def chunked_head(request: UpstreamRequest, *lines: bytes) -> bytes:
     """Return the head of a response whose body comes in chunks."""
     kind = b"content-type: " + request.kind
-    return head(kind, b"transfer-encoding: " + coding, *lines)
+    return head(kind, b"transfer-encoding: chunked", *lines)
 
 
 def chunked_answer(request: UpstreamRequest, end: bytes = b"0\r\n\r\n") -> bytes:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import re
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -19,21 +14,6 @@ from router_service.artifact import (
 from router_service.cli import main
 from router_service.measurement.held_out import goal_points
 from router_service.policies.verified import is_verified
-
-Route = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def route(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Route:
-    """Return a function that runs `switchcraft route` on lines of input and reads its output."""
-
-    def run(lines: Sequence[bytes], *options: str) -> list[dict[str, Any]]:
-        text = io.TextIOWrapper(io.BytesIO(b"".join(line + b"\n" for line in lines)))
-        monkeypatch.setattr(sys, "stdin", text)
-        assert main(["route", *options]) == 0
-        return [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
-
-    return run
 
 
 def rules(output: str) -> list[str]:

@@ -27,17 +27,6 @@ def accumulate(*events: Any) -> ParsedAnswer | None:  # noqa: ANN401 - JSON
     return record.answer()
 
 
-def delta(**fields: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return an event of Chat Completions."""
-    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": fields}]}
-
-
-def function(call: WrittenCall) -> dict[str, Any]:
-    """Return a call in the format of Chat Completions."""
-    inner = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": inner}
-
-
 def test_a_custom_tools_call() -> None:
     """Free text is not JSON, and is marked."""
     call = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}

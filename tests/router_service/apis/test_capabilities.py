@@ -17,7 +17,6 @@ from router_service.apis.conversation import Conversation, parse_conversation
 from tests import apis
 from tests.bodies import ASK, TOOLS
 
-CHAT = "/chat/completions"
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -19,17 +17,14 @@ from router_service.settings import ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.gateways import gateway_client, metric
-from tests.serving import WAIT_S, Sandbox, wait_for
+from tests.serving import Sandbox, connected, post_bytes, wait_for
 
 
 @contextmanager
 def asking(url: str, faults: str, *, stream: bool) -> Iterator[socket.socket]:
     """Send a chat request over a new connection, and yield the connection."""
-    address = urlsplit(url)
-    body = json.dumps(BODY | {"stream": stream}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-sandbox: {faults}\r\n"
-    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
-        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    body = BODY | {"stream": stream}
+    with connected(url, post_bytes(CHAT, body, x_sandbox=faults)) as connection:
         yield connection
 
 

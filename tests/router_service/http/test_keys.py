@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -19,7 +16,7 @@ from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import PROBABILITIES, VerifyingRouter
 from tests.gateways import sandbox_settings
 from tests.keyed_gateways import KeyedGateway, keyed_gateway, open_stream
-from tests.serving import ONE_TRY, WAIT_S, Sandbox, scripted, wait_for
+from tests.serving import ONE_TRY, Sandbox, connected, post_bytes, scripted, wait_for
 from tests.stored_keys import bearer, change_key
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
@@ -400,12 +397,9 @@ def test_requests_wait_while_the_rest_is_reserved(gateway: KeyedGateway) -> None
         assert answer.json()["error"]["code"] == "rate_limit_exceeded"
         assert answer.headers["retry-after"]
         assert "x-should-retry" not in answer.headers
-        before, body = disconnects(), json.dumps(BODY).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
-        head += f"authorization: Bearer {secret}\r\n\r\n"
-        url = urlsplit(gateway.url)
-        with socket.create_connection((url.hostname, url.port), timeout=WAIT_S) as connection:
-            connection.sendall(head.encode() + body)
+        before = disconnects()
+        with connected(gateway.url, post_bytes(CHAT, BODY, **bearer(secret))):
+            pass
         wait_for(lambda: disconnects() > before, "the client has left")
     wait_for(lambda: send(gateway, secret).status_code == 200, "the budget is free again")
 

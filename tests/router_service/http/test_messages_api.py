@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import anthropic
 import pytest
 
 from router_service.apis.capabilities import Capabilities
@@ -30,13 +29,6 @@ ASKED: dict[str, Any] = {
     "messages": ASK,
     "tools": [TOOL],
 }
-
-
-@pytest.fixture(scope="module")
-def claude(gateway_url: str) -> Iterator[anthropic.Anthropic]:
-    """Yield the real Anthropic client, without its retries."""
-    with anthropic.Anthropic(base_url=gateway_url, api_key="k", max_retries=0) as made:
-        yield made
 
 
 def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbox) -> None:

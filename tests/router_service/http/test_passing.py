@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
@@ -21,7 +20,7 @@ from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.attacks import PATHS
 from tests.fakes import FakeRouter
 from tests.router_service.http.scripted import Script, whole
-from tests.serving import WAIT_S, served
+from tests.serving import connected, served
 
 KEY = "upstream-secret-key"
 
@@ -143,11 +142,8 @@ def test_wrong_paths_and_methods_are_explained(
 
 def raw_request(url: str, target: bytes) -> bytes:
     """Send a request line unchanged; return the whole answer."""
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
-        connection.sendall(
-            b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-        )
+    head = b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    with connected(url, head) as connection:
         return connection.makefile("rb").read()
 
 

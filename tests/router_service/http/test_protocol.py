@@ -8,9 +8,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -19,7 +18,7 @@ from router_service.http.protocol import (
     ConnectionLimits,
     protocol_with_limits,
 )
-from tests.serving import WAIT_S, served, wait_for
+from tests.serving import connected, served, wait_for
 
 LIMITS = ConnectionLimits(
     max_header_bytes=8000, header_timeout_s=0.3, write_timeout_s=0.3, linger_s=0.2
@@ -35,9 +34,6 @@ class Echo:
         self.sent_bytes = 0
         self.served = 0
         self.cancelled = 0
-        self.left = 0
-        self.scopes: list[Scope] = []
-        self.bodies: list[bytes] = []
         self.go_on = threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,17 +41,11 @@ class Echo:
         if scope["type"] == "lifespan":
             return
         self.served += 1
-        self.scopes.append(scope)
-        if scope["path"] == "/slow":
-            await asyncio.sleep(3 * LIMITS.header_timeout_s)
         if scope["path"] == "/wait":
             gone = asyncio.ensure_future(_left(receive))
             go_on = asyncio.ensure_future(asyncio.to_thread(self.go_on.wait, 30))
             await asyncio.wait((gone, go_on), return_when=asyncio.FIRST_COMPLETED)
-            self.left += gone.done()
             gone.cancel()
-        if scope["path"] == "/read":
-            self.bodies.append(await _body(receive))
         headers = [(b"content-length", b"2")] if scope["path"] != "/endless" else []
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["path"] != "/endless":
@@ -67,15 +57,6 @@ class Echo:
             self.sent_bytes += len(CHUNK)
             await asyncio.sleep(0)
         self.cancelled += 1
-
-
-async def _body(receive: Receive) -> bytes:
-    parts = []
-    while (message := await receive())["type"] == "http.request":
-        parts.append(message["body"])
-        if not message["more_body"]:
-            return b"".join(parts)
-    return b"disconnected"
 
 
 async def _left(receive: Receive) -> None:
@@ -94,15 +75,6 @@ def url(echo: Echo) -> Iterator[str]:
     """Serve the app with narrow limits."""
     with served(echo, http=protocol_with_limits(LIMITS)) as address:
         yield address
-
-
-@contextmanager
-def connected(url: str, first: bytes = b"") -> Iterator[socket.socket]:
-    """Yield a connection on which these bytes were sent."""
-    address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=WAIT_S) as connection:
-        connection.sendall(first)
-        yield connection
 
 
 def read_all(connection: socket.socket) -> bytes:

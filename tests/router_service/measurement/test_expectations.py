@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from router_service.artifact import SHIPPED, Artifact
 from router_service.measurement.expectations import (
-    ComparedAnswers,
     EstimateError,
     RelativeAccuracy,
     measure_errors,
@@ -24,20 +22,6 @@ BEST = "claude-sonnet-4.5"
 def artifact() -> Artifact:
     """Load the shipped artifact."""
     return Artifact.load(SHIPPED)
-
-
-def answers(
-    actual: float, expected: float, *, n: int = 3_000, differs: bool = True
-) -> ComparedAnswers:
-    """Return answers of which this share is correct, beside a baseline that is always right."""
-    ones = np.ones(n)
-    return ComparedAnswers(
-        correct=(np.arange(n) % 100 < actual * 100).astype(float),
-        baseline_correct=ones,
-        p_correct=expected * ones,
-        p_baseline=ones,
-        differs=np.full(n, differs),
-    )
 
 
 def test_errors_of_the_shipped_policies_are_measured_once(artifact: Artifact) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from router_service.apis.chat.api import CHAT
@@ -50,13 +49,6 @@ TOOLS = [
 def http() -> Iterator[httpx.Client]:
     """Yield a plain HTTP client of a sandbox."""
     with run_in_thread() as url, httpx.Client(base_url=url.removesuffix("/v1"), timeout=30) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(http: httpx.Client) -> Iterator[openai.OpenAI]:
-    """Yield OpenAI's client, without its retries."""
-    with openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="unused", max_retries=0) as made:
         yield made
 
 

@@ -37,7 +37,6 @@ from tests.fuzz.events import Stream, read_events
 from tests.fuzz.target import virtual_loop
 from tests.serving import scripted
 
-UNDELIMITED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -49,9 +48,7 @@ USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 def relay(
     *data: bytes,
-    expects_json: bool = True,
     reserve_memory: ReserveMemory = unlimited,
-    is_delimited: bool = True,
 ) -> tuple[list[bytes], EventReader, UpstreamError | None]:
     """Return the forwarded parts of a stream of events, its reader, and its error."""
     body = b"".join(b"data: " + line + b"\n\n" for line in data)
@@ -64,7 +61,7 @@ def relay(
         message = HttpRequest("m", "/chat/completions", url, b"{}", deployment.timeouts)
         sent = client.send(deployment, message, reserve_memory=reserve_memory)
         with await sent as answer:
-            reader = EventReader(answer, expects_json=expects_json)
+            reader = EventReader(answer, expects_json=True)
             try:
                 async for events in reader.events:
                     parts.append(events)  # noqa: PERF401 - what came before an error is kept
@@ -73,8 +70,7 @@ def relay(
         await client.aclose()
         return parts, reader, error
 
-    head = HEAD % len(body) if is_delimited else UNDELIMITED
-    with scripted(head + body) as url:
+    with scripted(HEAD % len(body) + body) as url:
         return asyncio.run(exchange(url))
 
 
