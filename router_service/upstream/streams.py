@@ -258,7 +258,7 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
     status, headers = answer.status, answer.headers
     if _is_about_quota(error):
         failure, status, headers = Failure.QUOTA, 429, [*headers, _NO_RETRY]
-        if isinstance(value, dict) and not is_error(value):  # its code and message are on top
+        if isinstance(value, dict) and not isinstance(value.get("error"), dict):  # on top
             body = encode(write_openai_error(read_error(value, status)))
     elif answer.status in {400, 413, 422} and _is_too_long(error):
         failure = Failure.TOO_LONG
@@ -294,7 +294,7 @@ def _is_too_long(error: Json) -> bool:
 def _is_about_quota(error: Json) -> bool:
     """Return whether a decoded error says that the operator's account has no credit left."""
     if not isinstance(error, dict):
-        return False
+        return isinstance(error, str) and error in _QUOTA_CODES
     code, kind, message = (error.get(name) for name in ("code", "type", "message"))
     has_code = any(isinstance(each, str) and each in _QUOTA_CODES for each in (code, kind))
     return has_code or (isinstance(message, str) and _QUOTA_MESSAGE in message[:MAX_MESSAGE])

@@ -271,6 +271,7 @@ def problem(value: object, status: int = 200) -> Answer:
 
 QUOTA: dict[str, tuple[Api, Answer]] = {
     "chat, whole": (apis.CHAT, problem({"error": NO_CREDITS})),
+    "chat, a word": (apis.CHAT, problem({"error": "insufficient_quota", **NO_CREDITS}, 429)),
     "chat, event and end": (apis.CHAT, stream(data({"error": NO_CREDITS}) + DONE)),
     "chat, after the beginning": (
         apis.CHAT,
