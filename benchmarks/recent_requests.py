@@ -19,17 +19,14 @@ from router_service.core.record import Ending, Record, RecordKind
 from router_service.database.background import DatabaseThread
 from router_service.database.engine import Database
 from router_service.settings import DatabaseSettings, UsageSettings
-from router_service.telemetry.recent_requests import (
-    TIDY_ROWS,
-    RecentRequests,
-)
+from router_service.telemetry.recent_requests import RecentRequests
 from router_service.telemetry.request_lists import (
-    RequestFilter,
+    RequestQuery,
     find_request,
     read_names,
     read_page,
 )
-from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S
+from router_service.telemetry.sinks import CONTINUE_TIDYING_S, TIDY_ROWS, WRITE_EVERY_S
 
 ROWS = 100_000
 RATES = (1_000, 5_000, 10_000, 20_000, 40_000)
@@ -104,12 +101,12 @@ def measure_rate(database: Database, rate: int) -> None:
 
 def measure_reading(database: Database) -> None:
     """Print the times of what the page and the API read."""
-    newest = read_page(database, RequestFilter(), 25).requests[0]
+    newest = read_page(database, RequestQuery(limit=25)).requests[0]
     found: dict[str, Callable[[], object]] = {
-        "the newest 25": lambda: read_page(database, RequestFilter(), 25),
-        "25 of a key": lambda: read_page(database, RequestFilter(key="team-7"), 25),
-        "a model that nobody uses": lambda: read_page(database, RequestFilter(model="x"), 25),
-        "a part of no id": lambda: read_page(database, RequestFilter(search="x"), 25),
+        "the newest 25": lambda: read_page(database, RequestQuery(limit=25)),
+        "25 of a key": lambda: read_page(database, RequestQuery(key="team-7", limit=25)),
+        "a model that nobody uses": lambda: read_page(database, RequestQuery(model="x", limit=25)),
+        "a part of no id": lambda: read_page(database, RequestQuery(search="x", limit=25)),
         "names for filters": lambda: read_names(database, None),
         "a request by its id": lambda: find_request(database, newest.id),
     }

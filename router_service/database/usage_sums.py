@@ -57,6 +57,10 @@ class UsageSums:
         for index, count in other.latencies.items():
             self.latencies[index] = self.latencies.get(index, 0) + count
 
+    def columns(self) -> dict[str, int]:
+        """Return the sums by name, without the latencies."""
+        return {name: getattr(self, name) for name in USAGE_SUMS}
+
     def percentile_s(self, share: float) -> float | None:
         """Return a percentile of the latencies by interpolation; None without any."""
         wanted = share * sum(self.latencies.values())

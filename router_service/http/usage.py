@@ -15,12 +15,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from router_service.core.errors import InvalidRequestError, UsageDisabledError
-from router_service.database.engine import Database
+from router_service.core.errors import InvalidRequestError
 from router_service.database.schema import MAX_NAME
+from router_service.http.request_lists import readable_usage
 from router_service.http.schemas import ERRORS, OPERATIONS
 from router_service.http.transfer import gateway_of, json_answer, read_database
-from router_service.runtime.gateway import Gateway
 from router_service.telemetry.usage_figures import UsageFigures
 from router_service.telemetry.usage_reports import (
     Position,
@@ -149,17 +148,6 @@ async def report_usage(request: Request, asked: Annotated[ReportParameters, Quer
         return report.model_dump_json(exclude_unset=True).encode()
 
     return json_answer(request, await read_database(request, read))
-
-
-def readable_usage(gateway: Gateway) -> Database:
-    """Return the database, unless it has no usage; raises UsageDisabledError or DatabaseError."""
-    if not gateway.usage.is_enabled:
-        raise UsageDisabledError
-    failure = gateway.database.failure
-    if failure is not None:  # a new attempt would take seconds
-        raise failure
-    gateway.recorder.flush()
-    return gateway.database.database
 
 
 def _limited(rows: Iterator[UsageRow]) -> Iterator[UsageRow]:

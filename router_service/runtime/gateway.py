@@ -61,7 +61,8 @@ from router_service.store.shared_limits import SharedLimits
 from router_service.telemetry.comparisons import Comparisons
 from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.recent_requests import RecentRequests
-from router_service.telemetry.usage import CONTINUE_TIDYING_S, WRITE_EVERY_S, UsageHistory
+from router_service.telemetry.sinks import CONTINUE_TIDYING_S, WRITE_EVERY_S
+from router_service.telemetry.usage import UsageHistory
 from router_service.upstream.breaker import CircuitBreakers
 
 if TYPE_CHECKING:

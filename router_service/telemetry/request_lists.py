@@ -5,39 +5,114 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, func, select, tuple_
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import ColumnElement, Connection, Row, func, select, tuple_
 
+from router_service.core.errors import InvalidRequestError
 from router_service.core.money import NANO
+from router_service.core.record import RequestOutcome
 from router_service.database.engine import Database
-from router_service.database.schema import recent_requests
+from router_service.database.schema import MAX_NAME, recent_requests
 from router_service.telemetry.metrics import NO_MODEL
-from router_service.telemetry.recent_requests import ListedRequest
-from router_service.telemetry.usage import NO_POLICY, clean
+from router_service.telemetry.recent_requests import MICRO
+from router_service.telemetry.sinks import clean
+from router_service.telemetry.usage import NO_POLICY
+
+MAX_LISTED = 1_000
+"""Largest number of requests in one answer."""
+MAX_SEARCH = 200
+MAX_POSITION = 80
 
 NAMED_ROWS = 2_000
 """Number of requests, the newest ones, whose names a list of names has."""
 
 _POSITION = re.compile(r"(\d{1,18})\.([A-Za-z0-9_]{1,40})", re.ASCII)
+"""The place of a request in the list: when it ended, in microseconds, and its id."""
 
 _MISSING = {"model": NO_MODEL, "policy": NO_POLICY, "key": "", "team": ""}
 """What a filter says for requests without a model, policy, key or team, as the sums of usage do."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFilter:
+class ListedRequest(BaseModel):
+    """A request that has ended; contains nothing of its content."""
+
+    id: str
+    """The decision's id, with which `GET /v1/decisions/{id}` returns the whole decision."""
+    request_id: str | None
+    """The header `x-request-id` of the request; null without it."""
+    time: float
+    """When the answer ended, in Unix seconds."""
+    key: str | None
+    team: str | None
+    path: str
+    model: str | None
+    """The model that answered, or was tried last; null if the gateway refused the request."""
+    deployment: str | None
+    arm: str | None
+    policy: str | None
+    """How the policy is shown: its name, if it has one, and its rule. Null if the request was not
+    routed."""
+    reason: str | None
+    """Why the model answered; null if the gateway refused the request."""
+    outcome: RequestOutcome
+    """`answered`; `failed`, if the model's answer is an error or incomplete; `refused`, if the
+    gateway asked no model; `left`, if the client closed its connection."""
+    status: int
+    """HTTP status, or 499 if the client left before the answer."""
+    ending: str
+    """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
+    error: str | None
+    """The code of the error if the gateway refused the request, or the kind of the upstream's
+    failure."""
+    attempts: int
+    latency_s: float
+    first_byte_s: float | None
+    cost_usd: float | None
+    """Cost at list price of all candidates; null if it is unknown."""
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    candidates: int | None
+    """Number of candidate answers; null if the policy is not `verified`."""
+    unverified: str | None
+    """Why the answer was not verified, although the policy asked for verification."""
+    conversation: str | None
+    """Equal for all requests of a conversation; null if no choice depends on the conversation."""
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> ListedRequest:
+        """Return a row of `recent_requests` as people read it."""
+        cost_usd = None if row.cost_nusd is None else row.cost_nusd / NANO
+        times = {"time": row.ended_us / MICRO, "cost_usd": cost_usd}
+        return cls.model_validate({**row._mapping, **times})
+
+
+Name: TypeAlias = Annotated[str | None, Field(max_length=MAX_NAME)]
+Position: TypeAlias = Annotated[str | None, Field(max_length=MAX_POSITION)]
+
+
+class RequestFilter(BaseModel):
     """Which requests are listed; None selects all."""
 
-    key: str | None = None
-    team: str | None = None
-    model: str | None = None
-    policy: str | None = None
-    reason: str | None = None
-    outcome: str | None = None
-    conversation: str | None = None
-    search: str | None = None
-    """A part of the id, or of the id that the client has sent."""
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    key: Name = None
+    """Only requests with this key; empty for those without a key."""
+    team: Name = None
+    """Only requests of this team, to which the key belonged at that time."""
+    model: Name = None
+    """Only requests that this model answered, or `none` for refused ones."""
+    policy: Name = None
+    """Only requests with this policy, or `none` for those that were not routed."""
+    reason: Name = None
+    """Only requests that were answered for this reason, such as `drift` or `fallback`."""
+    outcome: RequestOutcome | None = None
+    """Only requests that ended in this way."""
+    conversation: Name = None
+    """Only requests of this conversation."""
+    search: Annotated[str | None, Field(max_length=MAX_SEARCH)] = None
+    """Only requests whose id, or whose header `x-request-id`, contains this text."""
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Return the conditions for the rows of `recent_requests`."""
@@ -56,71 +131,73 @@ class RequestFilter:
         return found
 
 
-class RequestPosition(NamedTuple):
-    """The place of a request in the list."""
+class RequestQuery(RequestFilter):
+    """Which requests a page of the list has."""
 
-    ended_us: int
-    id: str
+    before: Position = None
+    """`older` of another answer, for the requests that are older."""
+    after: Position = None
+    """`newer` of another answer, for the requests that are newer. If fewer than `limit` are, the
+    newest ones follow."""
+    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 100
+    """Largest number of requests in the answer."""
 
-    def __str__(self) -> str:
-        """Return the text that `parse` reads."""
-        return f"{self.ended_us}.{self.id}"
+    def position(self) -> tuple[int, str] | None:
+        """Return the place that the page follows, in either direction.
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a position; raises ValueError."""
+        Raises InvalidRequestError.
+        """
+        if self.before is not None and self.after is not None:
+            raise InvalidRequestError(
+                "Send only one of 'before' and 'after'.", param="after", code="invalid_value"
+            )
+        param, text = ("after", self.after) if self.before is None else ("before", self.before)
+        if text is None:
+            return None
         found = _POSITION.fullmatch(text)
         if found is None:
-            raise ValueError(f"not a position in a list of requests: {text!r}")
-        return cls(int(found[1]), found[2])
+            remedy = "send 'older' or 'newer' of an answer of this endpoint"
+            raise InvalidRequestError(
+                f"Invalid '{param}': {remedy}.", param=param, code="invalid_value"
+            )
+        return int(found[1]), found[2]
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage:
-    """Requests that follow each other in the list, newest first."""
+class RequestList(BaseModel):
+    """Requests that follow each other, newest first."""
 
     requests: tuple[ListedRequest, ...]
-    newer: RequestPosition | None
-    """The position after which newer requests follow; None on the first page."""
-    older: RequestPosition | None
-    """The position before which older requests are; None on the last page."""
+    newer: str | None
+    """Pass this as `after` to get newer requests; null if the page has the newest."""
+    older: str | None
+    """Pass this as `before` to get older requests; null if the page has the oldest."""
 
 
-def read_page(
-    database: Database,
-    wanted: RequestFilter,
-    limit: int,
-    *,
-    before: RequestPosition | None = None,
-    after: RequestPosition | None = None,
-) -> ListPage:
+def read_page(database: Database, query: RequestQuery) -> RequestList:
     """Return the requests before a position, the next ones after it, or the newest ones.
 
     If fewer requests than fit follow the position, the newest ones are returned. Raises
-    DatabaseError.
+    InvalidRequestError and DatabaseError.
     """
-    place = (recent_requests.c.ended_us, recent_requests.c.id)
-    query = select(recent_requests).where(*wanted.conditions()).limit(limit + 1)
-    if after is not None:
-        query = query.where(tuple_(*place) > tuple_(*after))
-        query = query.order_by(*place)
-    else:
-        if before is not None:
-            query = query.where(tuple_(*place) < tuple_(*before))
-        query = query.order_by(*(column.desc() for column in place))
+    columns = (recent_requests.c.ended_us, recent_requests.c.id)
+    position, is_forward = query.position(), query.after is not None
+    selected = select(recent_requests).where(*query.conditions()).limit(query.limit + 1)
+    if position is not None:
+        place, other = tuple_(*columns), tuple_(*position)
+        selected = selected.where(place > other if is_forward else place < other)
+    order = columns if is_forward else [column.desc() for column in columns]
     with database.read() as connection:
-        found = connection.execute(query).all()
-    has_more = len(found) > limit
-    if after is not None and not has_more:
-        return read_page(database, wanted, limit)
-    rows = tuple(found[:limit] if after is None else reversed(found[:limit]))
-    first = RequestPosition(rows[0].ended_us, rows[0].id) if rows else None
-    last = RequestPosition(rows[-1].ended_us, rows[-1].id) if rows else None
-    is_newest = after is None and before is None
-    return ListPage(
-        tuple(map(ListedRequest.of, rows)),
-        newer=None if is_newest else first or before,
-        older=last if has_more or after is not None else None,
+        found = connection.execute(selected.order_by(*order)).all()
+    has_more = len(found) > query.limit
+    if is_forward and not has_more:
+        return read_page(database, query.model_copy(update={"after": None}))
+    rows = found[: query.limit]
+    rows = rows[::-1] if is_forward else rows
+    places = [f"{row.ended_us}.{row.id}" for row in rows]
+    return RequestList(
+        requests=tuple(map(ListedRequest.of, rows)),
+        newer=None if position is None else (places[0] if rows else query.before),
+        older=places[-1] if rows and (has_more or is_forward) else None,
     )
 
 

@@ -8,25 +8,16 @@ no part of any request. `usage_reports` reads them.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from itertools import product
+from typing import Literal, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Table,
-    and_,
-    bindparam,
-    delete,
-    func,
-    select,
-)
+from sqlalchemy import Connection, delete, func, select
 
 from router_service.access.key import BudgetPeriod
 from router_service.core.decision_record import DecisionRecord
@@ -34,7 +25,6 @@ from router_service.core.money import NANO, to_nusd
 from router_service.core.record import Record, RecordKind
 from router_service.database.engine import Database
 from router_service.database.schema import (
-    MAX_NAME,
     USAGE_DAY,
     USAGE_MONTH,
     latencies,
@@ -46,6 +36,7 @@ from router_service.database.upsert import add_to_sums
 from router_service.database.usage_sums import LATENCY_BOUNDS_S, PPM, USAGE_SUMS, UsageSums
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.metrics import NO_MODEL
+from router_service.telemetry.sinks import TIDY_ROWS, TURN_S, DatabaseSink, clean, delete_rows
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 24 * 3600
 STEPS_S = (MINUTE_S, HOUR_S, DAY_S)
@@ -69,18 +60,9 @@ choose the number freely, so further ones are recorded by their rule, such as `d
 NO_POLICY = "none"
 """Policy of requests that were not routed."""
 
-WRITE_EVERY_S = 1.0
 BATCH_ROWS = 200
 """Largest number of sums that one transaction writes, each to at most nine rows of `usage`."""
 TIDY_EVERY_S = 600.0
-CONTINUE_TIDYING_S = 2.0
-TURN_S = 0.3
-"""Longest time that writing or tidying uses the database's thread in one turn, because the thread
-also has to notice revoked keys."""
-TIDY_ROWS = 2_000
-"""Number of rows that one transaction deletes."""
-_TIDY_LOCK = 0x5357_5449_4459
-"""Number of PostgreSQL's advisory lock that only one tidying process can hold."""
 
 _log = logging.getLogger("switchcraft.usage")
 
@@ -112,9 +94,10 @@ LaterSum = Literal[
 Group = tuple[str, int, int, str, str]
 """The primary key of a row of `usage`."""
 _GROUP = tuple(column.name for column in usage.primary_key)
+_SPENT = tuple(column.name for column in spending.columns)
 
 
-class UsageHistory:
+class UsageHistory(DatabaseSink):
     """Adds up the usage of this process's requests, and writes it to the database."""
 
     def __init__(
@@ -124,7 +107,8 @@ class UsageHistory:
         clock: Callable[[], float] = time.time,
         turn_s: float = TURN_S,
     ) -> None:
-        """Write nothing yet; `clock` returns Unix seconds; for `turn_s`, see `TURN_S`."""
+        """Write nothing yet; for `clock` and `turn_s`, see `DatabaseSink`."""
+        super().__init__(TIDY_EVERY_S, clock, turn_s)
         self.is_enabled = settings.enabled
         self._max_rows = settings.max_rows
         self._kept_s = {
@@ -133,8 +117,6 @@ class UsageHistory:
             DAY_S: settings.retention_days * DAY_S,
         }
         self._max_pending = database.max_pending_rows
-        self._clock = clock
-        self._turn_s = turn_s
         self._pending: dict[UsageEntry, UsageSums] = {}
         self._lock = threading.Lock()
         """Protects the pending sums, to which the event loop and the thread of feedback add."""
@@ -147,9 +129,6 @@ class UsageHistory:
         self._batch_id = 0
         self._may_be_written = False
         """Whether an attempt to write the batch has failed, perhaps after it had succeeded."""
-        self._is_closing = False
-        self._tidying: Iterator[object] | None = None
-        self._tidy_next_s = 0.0
 
     def add(self, records: Iterable[Record]) -> None:
         """Count requests that have ended."""
@@ -188,46 +167,17 @@ class UsageHistory:
             sums = self._pending[entry] = UsageSums()
         return sums
 
-    def write(self, database: Database) -> None:
-        """Write pending sums, for a short while; what is left is written at the next turn.
-
-        Raises DatabaseError, and then keeps the sums.
-        """
-        ends_s = time.monotonic() + self._turn_s
+    def _write(self, database: Database) -> Iterator[object]:
         while self._take_batch():
             with database.write() as connection:
                 if not (self._may_be_written and self._was_written(connection)):
                     self._may_be_written = True
                     self._write_batch(connection, is_postgresql=database.is_postgresql)
             self._batch, self._may_be_written = [], False
-            if time.monotonic() > ends_s and not self._is_closing:
-                return
+            yield
         if self._is_closing:
             with database.write() as connection:
                 connection.execute(delete(state).where(state.c.name == self._writer))
-
-    def close(self) -> None:
-        """Let the next `write` write everything, however long it takes."""
-        self._is_closing = True
-
-    def tidy(self, database: Database) -> None:
-        """Delete rows that are too old, and the oldest ones if there are too many.
-
-        A call continues where the last one stopped. Raises DatabaseError.
-        """
-        if self._is_closing or (self._tidying is None and time.monotonic() < self._tidy_next_s):
-            return
-        self._tidying = self._tidying or self._tidy(database)
-        ends_s = time.monotonic() + self._turn_s
-        try:
-            for _ in self._tidying:
-                if time.monotonic() > ends_s:
-                    return
-        except BaseException:
-            self._tidying = None
-            raise
-        self._tidying = None
-        self._tidy_next_s = time.monotonic() + TIDY_EVERY_S
 
     def _take_batch(self) -> bool:
         """Move sums from the pending ones to the batch, if it is empty; return if it has any."""
@@ -251,84 +201,67 @@ class UsageHistory:
         return connection.execute(query).scalar_one_or_none() == self._batch_id
 
     def _write_batch(self, connection: Connection, *, is_postgresql: bool) -> None:
-        groups: dict[Group, UsageSums] = {}
-        spent: dict[tuple[str, str, int], int] = {}
-        for (minute, key, team, model, policy), sums in self._batch:
+        groups: defaultdict[Group, UsageSums] = defaultdict(UsageSums)
+        spent: Counter[tuple[str, str, int]] = Counter()
+        for entry, sums in self._batch:
             # Requests without a key count for an empty one, so that all keys together have all.
-            subjects = [f"key:{clean(key or '')}"]
-            if team is not None:
-                subjects.append(f"team:{clean(team)}")
-            model, policy = clean(model), clean(policy)  # noqa: PLW2901
-            for scope in (ALL, *subjects):
-                for step_s in STEPS_S:
-                    group = (scope, step_s, minute // step_s * step_s, model, policy)
-                    groups.setdefault(group, UsageSums()).add(sums)
-            for subject in subjects:
-                for period, name in SPENDING_PERIODS.items():
-                    row = (subject, name, period.bounds_s(minute)[0])
-                    spent[row] = spent.get(row, 0) + sums.cost_nusd
+            subjects = [f"key:{clean(entry.key or '')}"]
+            if entry.team is not None:
+                subjects.append(f"team:{clean(entry.team)}")
+            names = clean(entry.model), clean(entry.policy)
+            for scope, step_s in product((ALL, *subjects), STEPS_S):
+                groups[scope, step_s, entry.minute // step_s * step_s, *names].add(sums)
+            for subject, (period, name) in product(subjects, SPENDING_PERIODS.items()):
+                spent[subject, name, period.bounds_s(entry.minute)[0]] += sums.cost_nusd
         # Every writer locks the rows in the same order, so that two cannot wait for each other. The
         # rows of all requests, which every writer needs, come last.
-        ordered = sorted(groups.items(), reverse=True)
-        connection.execute(
-            add_to_sums(usage, USAGE_SUMS, is_postgresql=is_postgresql),
-            [
-                dict(zip(_GROUP, group, strict=True))
-                | {name: getattr(sums, name) for name in USAGE_SUMS}
-                for group, sums in ordered
-            ],
-        )
+        ordered = [
+            (dict(zip(_GROUP, group, strict=True)), sums)
+            for group, sums in sorted(groups.items(), reverse=True)
+        ]
         bins = [
-            dict(zip(_GROUP, group, strict=True)) | {"bin": index, "requests": count}
-            for group, sums in ordered
+            row | {"bin": index, "requests": count}
+            for row, sums in ordered
             for index, count in sorted(sums.latencies.items())
         ]
-        if bins:
-            connection.execute(
-                add_to_sums(latencies, ["requests"], is_postgresql=is_postgresql), bins
-            )
-        if spent:
-            connection.execute(
-                add_to_sums(spending, ["spent_nusd"], is_postgresql=is_postgresql),
-                [
-                    {
-                        "subject": subject,
-                        "period": period,
-                        "start_s": start_s,
-                        "spent_nusd": spent_nusd,
-                        "wanted_until_s": 0.0,
-                    }
-                    for (subject, period, start_s), spent_nusd in sorted(spent.items())
-                ],
-            )
+        paid = [
+            dict(zip(_SPENT, (*row, amount, 0.0), strict=True))
+            for row, amount in sorted(spent.items())
+        ]
+        for table, added, rows in (
+            (usage, USAGE_SUMS, [row | sums.columns() for row, sums in ordered]),
+            (latencies, ("requests",), bins),
+            (spending, ("spent_nusd",), paid),
+        ):
+            if rows:
+                connection.execute(add_to_sums(table, added, is_postgresql=is_postgresql), rows)
         connection.execute(delete(state).where(state.c.name == self._writer))
         connection.execute(state.insert().values(name=self._writer, value=self._batch_id))
 
     def _tidy(self, database: Database) -> Iterator[object]:
-        """Tidy in short transactions, and yield after each."""
         now_s = self._clock()
         for step_s, kept_s in self._kept_s.items():
             is_old = (usage.c.step_s == step_s) & (usage.c.start_s < now_s - kept_s)
-            yield from _delete(database, usage, is_old)
+            yield from delete_rows(database, usage, is_old)
         for period, kept_s in SPENDING_KEPT_S.items():
             is_old = (spending.c.period == period) & (spending.c.start_s < now_s - kept_s)
-            yield from _delete(database, spending, is_old)
+            yield from delete_rows(database, spending, is_old)
         # Rows of processes that were killed.
         is_old = state.c.name.like("usage %") & (state.c.value < int((now_s - DAY_S) * NANO))
-        yield from _delete(database, state, is_old)
+        yield from delete_rows(database, state, is_old)
         excess = -self._max_rows
         for table in (usage, latencies):
             with database.read() as connection:
                 excess += connection.execute(select(func.count()).select_from(table)).scalar_one()
-            yield None
+            yield
         for step_s in STEPS_S:
             present = int(now_s) // step_s * step_s  # which is never deleted
             is_past = (usage.c.step_s == step_s) & (usage.c.start_s < present)
             while excess > 0:
                 # A row has about three rows of `latencies`.
                 most = max(1, min(excess // 4, TIDY_ROWS))
-                deleted = sum(_delete(database, usage, is_past, most))
-                yield None
+                deleted = sum(delete_rows(database, usage, is_past, usage.c.start_s, most))
+                yield
                 if not deleted:
                     break
                 excess -= deleted
@@ -364,45 +297,3 @@ def _add_record(sums: UsageSums, record: Record) -> None:
         sums.completion_tokens += answer.completion_tokens or 0
         sums.cached_tokens += answer.cached_tokens
         sums.reasoning_tokens += answer.reasoning_tokens
-
-
-def clean(name: str) -> str:
-    """Return a name as both databases can store it: without NUL, and not too long."""
-    return name[:MAX_NAME].replace("\0", "\ufffd").encode(errors="replace").decode()
-
-
-def _delete(
-    database: Database, table: Table, condition: ColumnElement[bool], most: float = math.inf
-) -> Iterator[int]:
-    """Delete rows that meet a condition, some in each transaction, and yield the numbers.
-
-    At most so many are deleted in all, the oldest first. Rows of `latencies` go with those of
-    `usage`, and are counted too.
-    """
-    key = list(table.primary_key)
-    statements = [delete(table).where(_has_key(table, key))]
-    if table is usage:
-        statements.append(delete(latencies).where(_has_key(latencies, key)))
-    names = [f"key_{column.name}" for column in key]
-    while (limit := int(min(most, TIDY_ROWS))) > 0:
-        with database.write() as connection:
-            if database.is_postgresql:
-                query = select(func.pg_try_advisory_xact_lock(_TIDY_LOCK))
-                if not connection.execute(query).scalar_one():
-                    return  # another process tidies
-            query = select(*key).where(condition).limit(limit)
-            if table is usage:
-                query = query.order_by(usage.c.start_s)
-            rows = connection.execute(query).all()
-            deleted = 0
-            if rows:
-                values = [dict(zip(names, row, strict=True)) for row in rows]
-                deleted = sum(connection.execute(each, values).rowcount for each in statements)
-        yield deleted
-        if len(rows) < limit:
-            return
-        most -= len(rows)
-
-
-def _has_key(table: Table, key: Iterable[Column[Any]]) -> ColumnElement[bool]:
-    return and_(*(table.c[column.name] == bindparam(f"key_{column.name}") for column in key))

@@ -174,8 +174,8 @@ def _findings(figures: UsageFigures) -> list[str]:
 
 def explain_dearest(
     model: str,
-    reasons: Mapping[tuple[str, str], ModelReasons],
     verified_share: float | None,
+    reasons: Mapping[tuple[str, str], ModelReasons],
 ) -> str | None:
     """Return what share of requests went to the most expensive model and why; None if none did.
 

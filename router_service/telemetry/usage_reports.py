@@ -28,20 +28,16 @@ from router_service.core.text import aligned, printable
 from router_service.database.engine import Database
 from router_service.database.schema import keys, latencies, spending, usage
 from router_service.database.usage_sums import USAGE_SUMS, UsageSums
-from router_service.telemetry.usage import ALL, DAY_S, SPENDING_PERIODS, clean
+from router_service.telemetry.sinks import clean
+from router_service.telemetry.usage import ALL, DAY_S, SPENDING_PERIODS
 from router_service.telemetry.usage_figures import UsageFigures
 
 MAX_BIGGEST = 50
 """Number of keys, and of teams, that the page lists: those that have spent most."""
 
-PAGE_ROWS = 1_000
-"""Number of rows that a report reads at once."""
 SCANNED_ROWS = 20_000
 """Number of stored rows of keys that a report adds up at once, so that it does not hold up the
 database's writers."""
-
-_AFTER_COLON = ";"
-"""The character after the colon: scopes of keys are between `key:` and `key;`."""
 
 _CSV_NAMES = {
     "correct_ppm": "expected_correct",
@@ -260,20 +256,22 @@ class UsageQuery:
         return found + [named[group] for group in dict.fromkeys(self.by) if group in named]
 
     def is_in_scope(
-        self, lower: ColumnElement[bool] | None = None, upper: ColumnElement[bool] | None = None
+        self, after: str | None = None, first: str | None = None, last: str | None = None
     ) -> ColumnElement[bool]:
-        """Return the condition for the scopes whose rows are added up.
+        """Return the condition for the scopes whose rows are added up, which may be a part.
 
-        `lower` and `upper` replace the bounds of the scopes of all keys or teams. SQLite finds rows
-        by one lower and one upper bound only.
+        The part follows the scope `after`, or begins with `first`, and ends with `last`. SQLite
+        finds rows by one lower and one upper bound only.
         """
         scope = usage.c.scope
         if self.kind is None:
             return scope == ALL
         if self.kind == "team" and self.team is not None:
             return scope == f"team:{clean(self.team)}"
-        first, last = _scopes_of(scope, self.kind)
-        found = (first if lower is None else lower) & (last if upper is None else upper)
+        lower, upper = _scopes_of(scope, self.kind)
+        if after is not None or first is not None:
+            lower = scope >= first if after is None else scope > after
+        found = lower & (upper if last is None else scope <= last)
         if self.key is not None:
             found &= scope == f"key:{clean(self.key)}"
         if self.team is not None:
@@ -310,36 +308,29 @@ def read_rows(
 ) -> Iterator[UsageRow]:
     """Yield the rows of a report that follow a position; raises DatabaseError.
 
-    Each page of rows is read on its own, so that a slow reader holds nothing up.
+    Some scopes at a time are read on their own, so that a slow reader holds nothing up.
     """
     columns, scope = query.columns, usage.c.scope
     has_scopes = columns[0] is scope
-    lower: ColumnElement[bool] | None = None
+    is_left = true() if after is None else tuple_(*columns) > tuple_(*after)
+    first = str(after[0]) if after is not None and has_scopes else None
+    read: str | None = None
+    """The last scope that was read."""
     while True:
-        is_left = true() if after is None else tuple_(*columns) > tuple_(*after)
-        if after is not None and has_scopes:
-            lower = scope >= after[0]  # by which the rows are found
         last: str | None = None
-        upper: ColumnElement[bool] | None = None
         with database.read() as connection:
             if has_scopes:
-                # All rows of a scope are added up together.
-                bound = select(scope).where(query.is_in_scope(lower)).order_by(scope)
-                last = connection.execute(bound.offset(SCANNED_ROWS).limit(1)).scalar_one_or_none()
-                upper = None if last is None else scope <= last
-            is_wanted = query.is_in_scope(lower, upper) & query.is_in_time() & is_left
+                bound = select(scope).where(query.is_in_scope(read, first)).order_by(scope)
+                last = connection.execute(bound.offset(SCANNED_ROWS).limit(1)).scalar()
+            is_wanted = query.is_in_scope(read, first, last) & query.is_in_time() & is_left
             selected = select(*columns, *_sums()).where(is_wanted)
-            selected = selected.group_by(*columns).order_by(*columns).limit(PAGE_ROWS)
-            rows = connection.execute(selected).all()
+            rows = connection.execute(selected.group_by(*columns).order_by(*columns)).all()
             teams = _teams_of(connection, rows) if query.kind == "key" and has_scopes else {}
         for row in rows:
             yield _to_row(query, row, teams)
-        if len(rows) == PAGE_ROWS:
-            after = tuple(rows[-1][: len(columns)])
-        elif last is None:
+        if last is None:
             return
-        else:
-            after, lower = None, scope > last
+        read = last
 
 
 def write_csv(rows: Iterable[UsageRow], by: Sequence[UsageGroup]) -> Iterator[str]:
@@ -439,7 +430,7 @@ def _scopes_of(
     scope: ColumnElement[str], kind: str
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """Return the lower and the upper bound of the scopes of keys or teams."""
-    return scope >= f"{kind}:", scope < f"{kind}{_AFTER_COLON}"
+    return scope >= f"{kind}:", scope < f"{kind};"  # the character after the colon
 
 
 def _sums() -> list[ColumnElement[Any]]:
@@ -447,10 +438,9 @@ def _sums() -> list[ColumnElement[Any]]:
 
 
 def _to_sums(values: Iterable[Any]) -> UsageSums:
-    # PostgreSQL's sums of 64-bit numbers are decimals.
     sums = UsageSums()
     for name, value in zip(USAGE_SUMS, values, strict=True):
-        setattr(sums, name, int(value))
+        setattr(sums, name, int(value))  # PostgreSQL's sums of 64-bit numbers are decimals
     return sums
 
 

@@ -25,25 +25,27 @@ from router_service.database.engine import Database
 from router_service.database.usage_sums import UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import (
-    RequestList,
-    RequestParameters,
     readable_requests,
     visible_key,
+    visible_part,
 )
 from router_service.http.transfer import gateway_of, json_answer, read_database
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.settings import ServerSettings
 from router_service.telemetry.metrics import NO_MODEL
-from router_service.telemetry.recent_requests import ListedRequest
 from router_service.telemetry.request_lists import (
+    ListedRequest,
     RequestFilter,
+    RequestList,
     RequestNames,
+    RequestQuery,
     find_request,
     read_names,
+    read_page,
 )
 from router_service.telemetry.usage import HOUR_S
 from router_service.telemetry.usage_reports import UsageFilter, read_sums
-from router_service.ui.traffic import Period, why_unavailable
+from router_service.ui.traffic import Period, Unavailable, why_unavailable
 
 MAX_ID = 100
 """Longest id in a path that is looked for, in characters."""
@@ -66,14 +68,8 @@ class LiveFigures(BaseModel):
 class LiveTraffic(RequestList):
     """A page of the list, and the figures of the last hour."""
 
-    figures: LiveFigures | None
-    """For the filter's key, team, model and policy; None if no usage is recorded."""
-
-
-class UnavailableRequests(BaseModel):
-    """Why there are no requests to list."""
-
-    unavailable: str
+    figures: LiveFigures
+    """For the filter's key, team, model and policy."""
 
 
 class RequestDetails(BaseModel):
@@ -89,28 +85,24 @@ class RequestDetails(BaseModel):
     if conversations are not followed."""
 
 
-@routes.get("/requests", response_model=LiveTraffic | UnavailableRequests)
+@routes.get("/requests", response_model=LiveTraffic | Unavailable)
 async def live_traffic(
-    request: Request, asked: Annotated[RequestParameters, Query()]
-) -> Response | UnavailableRequests:
+    request: Request, asked: Annotated[RequestQuery, Query()]
+) -> Response | Unavailable:
     """Return a page of the list, or 304 if it is the one that the browser has (RFC 9110, 13.1.2).
 
     A client's key lists only its own requests.
     """
-    gateway, own_key = gateway_of(request), visible_key(request)
-    has_usage = gateway.usage.is_enabled
+    query = visible_part(request, asked)
 
     def read(database: Database) -> bytes:
-        page = RequestList.of(asked.read(database, own_key))
-        figures = read_figures(database, asked.wanted(own_key), time.time()) if has_usage else None
+        page, figures = read_page(database, query), read_figures(database, query, time.time())
         return LiveTraffic(**dict(page), figures=figures).model_dump_json().encode()
 
     try:
-        body = await read_database(request, read, readable_requests(gateway))
+        body = await read_database(request, read, readable_requests(gateway_of(request)))
     except (UsageDisabledError, DatabaseError) as exc:
-        problem = "Requests cannot be listed"
-        text = why_unavailable(problem, exc, sees_all=own_key is None)
-        return UnavailableRequests(unavailable=text)
+        return why_unavailable(request, "Requests cannot be listed", exc)
     # A hash, so that the browser's cache never shows one key's list to another key.
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
@@ -120,8 +112,8 @@ async def live_traffic(
     return answer
 
 
-@routes.get("/requests/names", response_model=RequestNames | UnavailableRequests)
-async def names(request: Request) -> Response | UnavailableRequests:
+@routes.get("/requests/names", response_model=RequestNames | Unavailable)
+async def names(request: Request) -> Response | Unavailable:
     """Return the names that filters may have."""
     own_key = visible_key(request)
     try:
@@ -129,8 +121,7 @@ async def names(request: Request) -> Response | UnavailableRequests:
         body = await read_database(request, lambda: orjson.dumps(read_names(database, own_key)))
         return json_answer(request, body)
     except (UsageDisabledError, DatabaseError) as exc:
-        text = why_unavailable("Requests cannot be listed", exc, sees_all=own_key is None)
-        return UnavailableRequests(unavailable=text)
+        return why_unavailable(request, "Requests cannot be listed", exc)
 
 
 @routes.get("/requests/{request_id}")

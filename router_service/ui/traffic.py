@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -28,9 +27,8 @@ from router_service.core.reasons import Reason
 from router_service.database.engine import Database
 from router_service.database.usage_sums import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
-from router_service.http.request_lists import visible_key
+from router_service.http.request_lists import readable_usage, visible_key
 from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
-from router_service.http.usage import readable_usage
 from router_service.policies.names import published_names
 from router_service.policies.verified import VERIFIED, is_verified
 from router_service.runtime.gateway import Gateway
@@ -174,8 +172,8 @@ class Overview(BaseModel):
     """The model that savings and accuracy are compared with."""
 
 
-class UnavailableOverview(BaseModel):
-    """Why there is no usage to show."""
+class Unavailable(BaseModel):
+    """Why there is nothing to show."""
 
     unavailable: str
 
@@ -213,7 +211,7 @@ async def account(request: Request) -> KeyView | None:
 Filter = Annotated[str | None, Query(max_length=MAX_NAME)]
 
 
-@routes.get("/overview", response_model=Overview | UnavailableOverview)
+@routes.get("/overview", response_model=Overview | Unavailable)
 async def overview(
     request: Request,
     period: Period = Period.HOUR,
@@ -221,7 +219,7 @@ async def overview(
     policy: Filter = None,
     key: Filter = None,
     team: Filter = None,
-) -> Response | UnavailableOverview:
+) -> Response | Unavailable:
     """Return the traffic of a period until now, of all workers and replicas.
 
     A client's key sees only its own traffic. With the filter `team`, the list of keys has those
@@ -244,29 +242,21 @@ async def overview(
             listed = RequestFilter(key=wanted.key, team=wanted.team)
             with database.read() as connection:
                 reasons = read_reasons(connection, listed, time.time() - DAY_S)
-            sentence = explain_dearest(dearest.model, reasons, dearest.verified_share)
+            sentence = explain_dearest(*dearest, reasons)
             found.summary.details += () if sentence is None else (sentence,)
         return found.model_dump_json().encode()
 
     try:
         return json_answer(request, await read_database(request, read, readable_usage(gateway)))
     except (UsageDisabledError, DatabaseError) as exc:
-        text = why_unavailable("Usage is not available", exc, sees_all=own_key is None)
-        return UnavailableOverview(unavailable=text)
+        return why_unavailable(request, "Usage is not available", exc)
 
 
-@dataclass(frozen=True, slots=True)
-class Dearest:
-    """The most expensive model that is routed, and what a verified answer costs compared with it.
+def _dearest(gateway: Gateway) -> tuple[str, float | None] | None:
+    """Return the most expensive model that is routed, and how expensive verified answers are.
 
-    The share is None if verified answers were not measured.
+    They are a share of the model's expected cost; None if no verified policy was measured.
     """
-
-    model: str
-    verified_share: float | None
-
-
-def _dearest(gateway: Gateway) -> Dearest | None:
     engine, points = gateway.engine, gateway.operating_points
     dearest = engine.releases.stable.dearest
     if dearest is None:
@@ -275,16 +265,18 @@ def _dearest(gateway: Gateway) -> Dearest | None:
     default = str(engine.explainer.default_policy)
     point = points and points.find(default if is_verified(default) else VERIFIED)
     usd = engine.manifest.profile[arm].cost_usd()
-    return Dearest(model.name, point.cost_usd.value / usd if point and usd else None)
+    return model.name, point.cost_usd.value / usd if point and usd else None
 
 
 def why_unavailable(
-    problem: str, exc: UsageDisabledError | DatabaseError, *, sees_all: bool
-) -> str:
+    request: Request, problem: str, exc: UsageDisabledError | DatabaseError
+) -> Unavailable:
     """Return what the page says instead of data; only the admin sees a path of this machine."""
     if isinstance(exc, UsageDisabledError):
-        return str(exc)
-    return f"{problem}: the gateway {exc}." if sees_all else f"{problem}. Ask the operator."
+        return Unavailable(unavailable=str(exc))
+    sees_all = visible_key(request) is None
+    reason = f": the gateway {exc}." if sees_all else ". Ask the operator."
+    return Unavailable(unavailable=problem + reason)
 
 
 def read_overview(

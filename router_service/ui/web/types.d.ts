@@ -432,7 +432,7 @@ export interface LiveTraffic {
   requests: Array<ListedRequest>;
   newer: string | null;
   older: string | null;
-  figures: LiveFigures | null;
+  figures: LiveFigures;
 }
 
 /** A tool call with its arguments decoded. */
@@ -739,13 +739,8 @@ export interface TrafficPoint {
   start: number;
 }
 
-/** Why there is no usage to show. */
-export interface UnavailableOverview {
-  unavailable: string;
-}
-
-/** Why there are no requests to list. */
-export interface UnavailableRequests {
+/** Why there is nothing to show. */
+export interface Unavailable {
   unavailable: string;
 }
 

@@ -7,24 +7,20 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from router_service.core.errors import DatabaseError
+from router_service.core.errors import DatabaseError, InvalidRequestError
 from router_service.core.reasons import Reason
 from router_service.core.record import Record, RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import recent_requests
 from router_service.settings import DatabaseSettings, UsageSettings
-from router_service.telemetry.recent_requests import (
-    BATCH_ROWS,
-    TIDY_ROWS,
-    ListedRequest,
-    RecentRequests,
-)
+from router_service.telemetry.recent_requests import BATCH_ROWS, RecentRequests
 from router_service.telemetry.request_lists import (
-    RequestFilter,
-    RequestPosition,
+    ListedRequest,
+    RequestQuery,
     find_request,
     read_page,
 )
+from router_service.telemetry.sinks import TIDY_ROWS
 from router_service.telemetry.usage import DAY_S
 from tests.records import make_record, refused_record
 
@@ -93,9 +89,9 @@ def write(database: Database, *requests: Record, limit: int = 100_000) -> Recent
     return listed
 
 
-def ids(database: Database, wanted: RequestFilter | None = None, limit: int = 100) -> list[int]:
+def ids(database: Database, wanted: RequestQuery = RequestQuery()) -> list[int]:  # noqa: B008
     """Return the numbers of the newest requests."""
-    page = read_page(database, wanted or RequestFilter(), limit)
+    page = read_page(database, wanted)
     return [int(request.id.removeprefix("dec_")) for request in page.requests]
 
 
@@ -111,7 +107,7 @@ def test_rows_are_read_as_they_were_added(database: Database) -> None:
     requests = [make(number) for number in range(BATCH_ROWS + 1)]
     requests.append(refused(BATCH_ROWS + 1, request_id="req-1", key=None, team=None))
     write(database, *requests)
-    assert list(read_page(database, RequestFilter(), 1000).requests) == [
+    assert list(read_page(database, RequestQuery(limit=1000)).requests) == [
         shown(request) for request in requests[::-1]
     ]
     assert find_request(database, "dec_000003") == shown(requests[3])
@@ -123,7 +119,7 @@ def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
     write(database, *(make(number, created=number // 4) for number in range(23)))
     place, seen, pages = None, [], []
     while True:
-        page = read_page(database, RequestFilter(), 5, before=place)
+        page = read_page(database, RequestQuery(limit=5, before=place))
         seen += [int(request.id.removeprefix("dec_")) for request in page.requests]
         pages.append(page)
         if page.older is None:
@@ -134,20 +130,19 @@ def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
     assert pages[0].newer is None
     back = pages[-1]
     for expected in reversed(pages[1:-1]):
-        back = read_page(database, RequestFilter(), 5, after=back.newer)
+        back = read_page(database, RequestQuery(limit=5, after=back.newer))
         assert back == expected
-    first = read_page(database, RequestFilter(), 5, after=back.newer)
+    first = read_page(database, RequestQuery(limit=5, after=back.newer))
     assert first.requests == pages[0].requests
-    assert read_page(database, RequestFilter(), 5, after=pages[0].older).newer is None
+    assert read_page(database, RequestQuery(limit=5, after=pages[0].older)).newer is None
 
 
-def test_positions_survive_as_text() -> None:
-    """A position is read from its own text, and from nothing else."""
-    position = RequestPosition(1_700_000_000_123_456, "dec_0123456789abcdef")
-    assert RequestPosition.parse(str(position)) == position
+def test_invalid_positions_are_refused(database: Database) -> None:
+    """A position is read from its own text only, and the error names the parameter."""
     for text in ("", "1", "1.", ".a", "1.a b", "-1.a", "1.a\n", "9" * 30 + ".a", "१.a"):
-        with pytest.raises(ValueError, match="not a position"):
-            RequestPosition.parse(text)
+        for query in (RequestQuery(before=text), RequestQuery(after=text)):
+            with pytest.raises(InvalidRequestError, match=r"Invalid '(before|after)'"):
+                read_page(database, query)
 
 
 def test_filters(database: Database) -> None:
@@ -163,24 +158,24 @@ def test_filters(database: Database) -> None:
         refused(7, key=None, team=None),
     )
     for wanted, expected in (
-        (RequestFilter(), [7, 6, 5, 4, 3, 2, 1]),
-        (RequestFilter(key="bob"), [2]),
-        (RequestFilter(key=""), [7]),
-        (RequestFilter(team="blue"), [6, 5, 4, 3, 1]),
-        (RequestFilter(team="blue", key="bob"), []),
-        (RequestFilter(model="large"), [3]),
-        (RequestFilter(model="none"), [7, 6]),
-        (RequestFilter(policy="drift=0.05"), [3]),
-        (RequestFilter(policy="none"), [7, 6, 5]),
-        (RequestFilter(reason="pinned"), [5]),
-        (RequestFilter(outcome=RequestOutcome.FAILED), [4]),
-        (RequestFilter(outcome=RequestOutcome.REFUSED, key="anna"), [6]),
-        (RequestFilter(conversation="conv"), [2]),
-        (RequestFilter(search="00003"), [3]),
-        (RequestFilter(search="client-7"), [5]),
-        (RequestFilter(search="7_%"), [5]),
-        (RequestFilter(search="%"), [5]),
-        (RequestFilter(search="nothing"), []),
+        (RequestQuery(), [7, 6, 5, 4, 3, 2, 1]),
+        (RequestQuery(key="bob"), [2]),
+        (RequestQuery(key=""), [7]),
+        (RequestQuery(team="blue"), [6, 5, 4, 3, 1]),
+        (RequestQuery(team="blue", key="bob"), []),
+        (RequestQuery(model="large"), [3]),
+        (RequestQuery(model="none"), [7, 6]),
+        (RequestQuery(policy="drift=0.05"), [3]),
+        (RequestQuery(policy="none"), [7, 6, 5]),
+        (RequestQuery(reason="pinned"), [5]),
+        (RequestQuery(outcome=RequestOutcome.FAILED), [4]),
+        (RequestQuery(outcome=RequestOutcome.REFUSED, key="anna"), [6]),
+        (RequestQuery(conversation="conv"), [2]),
+        (RequestQuery(search="00003"), [3]),
+        (RequestQuery(search="client-7"), [5]),
+        (RequestQuery(search="7_%"), [5]),
+        (RequestQuery(search="%"), [5]),
+        (RequestQuery(search="nothing"), []),
     ):
         assert ids(database, wanted) == expected, wanted
 
@@ -205,7 +200,9 @@ def test_oldest_rows_beyond_the_number_are_deleted(database: Database) -> None:
     """At a start, and after each tenth of the number, the oldest ones go; the newest stay."""
     listed = write(database, *(make(number) for number in range(2 * TIDY_ROWS + 150)), limit=100)
     listed.tidy(database)
-    assert ids(database, limit=1000) == [*range(2 * TIDY_ROWS + 149, 2 * TIDY_ROWS + 49, -1)]
+    assert ids(database, RequestQuery(limit=1000)) == [
+        *range(2 * TIDY_ROWS + 149, 2 * TIDY_ROWS + 49, -1)
+    ]
     for number in range(9):
         listed.add([make(5000 + number)])
     listed.write(database)
@@ -224,9 +221,9 @@ def test_refused_requests_of_one_key_push_out_no_others(database: Database) -> N
     others = [make(1), refused(2), make(3, key=None), refused(4, key=None)]
     listed = write(database, *others, *flood, *left, limit=100)
     listed.tidy(database)
-    assert ids(database, RequestFilter(key="anna")) == [2, 1]
-    assert ids(database, RequestFilter(key="")) == [4, 3]
-    assert ids(database, RequestFilter(key="mallory")) == [*range(9_049, 9_039, -1)]
+    assert ids(database, RequestQuery(key="anna")) == [2, 1]
+    assert ids(database, RequestQuery(key="")) == [4, 3]
+    assert ids(database, RequestQuery(key="mallory")) == [*range(9_049, 9_039, -1)]
 
 
 def test_old_rows_are_deleted(database: Database) -> None:
@@ -244,4 +241,4 @@ def test_refused_requests_leave_room_in_the_buffer(database: Database) -> None:
     for number in range(100, 150):
         listed.add([make(number)])
     listed.write(database)
-    assert ids(database, RequestFilter(model="small")) == [*range(149, 99, -1)]
+    assert ids(database, RequestQuery(model="small")) == [*range(149, 99, -1)]

@@ -113,9 +113,9 @@ def test_requests_to_the_dearest_model_are_explained(share: float | None, saved:
         ("large", "verified"): ModelReasons(5, 9.0),
         ("small", "verified"): ModelReasons(135, 0.1),
     }
-    assert explain_dearest("large", reasons, share) == (
+    assert explain_dearest("large", share, reasons) == (
         "Of the last day's 180 requests in the list, 25% went to large, the most expensive model: "
         "named by the request (30); most accurate, the request is unlike the training data (10); "
         f"accepted by the verifier (5).{saved}"
     )
-    assert explain_dearest("medium", reasons, share) is None
+    assert explain_dearest("medium", share, reasons) is None

@@ -6,7 +6,7 @@ import { keyHeader, signOut } from "./session.js";
  * @import {
  *   Advice, ArtifactCard, ComparedModel, CreatedKey, Explained, ExplainedDecision, KeyPage, KeyView, LiveTraffic,
  *   Overview, RequestDetails, RequestNames, Rotation, TaskAdvice, TeamPage, TeamView,
- *   UnavailableOverview, UnavailableRequests,
+ *   Unavailable,
  * } from "../types"
  */
 
@@ -26,17 +26,17 @@ export const ask = (api, body, policy, signal) =>
   });
 
 /** @param {Record<string, string>} query the period and the filters
- * @returns {Promise<Overview | UnavailableOverview>} */
+ * @returns {Promise<Overview | Unavailable>} */
 export const overview = (query) => json(`ui/api/traffic/overview?${new URLSearchParams(query)}`);
 
 /** @returns {Promise<KeyView | null>} the caller's own key; null if it is not in the database */
 export const account = () => json("ui/api/traffic/account");
 
 /** @param {Record<string, string>} query the filters, the place and the number of requests
- * @returns {Promise<LiveTraffic | UnavailableRequests>} */
+ * @returns {Promise<LiveTraffic | Unavailable>} */
 export const requests = (query) => json(`ui/api/traffic/requests?${new URLSearchParams(query)}`);
 
-/** @returns {Promise<RequestNames | UnavailableRequests>} the names that filters offer */
+/** @returns {Promise<RequestNames | Unavailable>} the names that filters offer */
 export const requestNames = () => json("ui/api/traffic/requests/names");
 
 /** @param {string} id @returns {Promise<RequestDetails>} */

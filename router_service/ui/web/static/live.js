@@ -312,8 +312,8 @@ export class LiveTraffic {
       : "No requests yet. They appear here about a second after they end.";
     this.filterTitle.textContent = isFiltered ? `Filters (${filters.length})` : "Filters";
     this.pause.hidden = !this.isLive;
-    this.summary.hidden = figures === null || (isEmpty && !isFiltered);
-    if (figures !== null) this.summary.replaceChildren(totals(figures));
+    this.summary.hidden = isEmpty && !isFiltered;
+    this.summary.replaceChildren(totals(figures));
     this.offerNamesOf(requests);
     this.turnPages(requests, newer, older);
     this.place(requests);

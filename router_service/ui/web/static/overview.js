@@ -9,7 +9,7 @@ import { HeatMap } from "./heatmap.js";
 import { policyText } from "./policies.js";
 import { TimeChart, timeLabel } from "./timeseries.js";
 
-/** @import { NamedTraffic, Overview, Session, Traffic, TrafficPoint, UnavailableOverview } from "../types" */
+/** @import { NamedTraffic, Overview, Session, Traffic, TrafficPoint, Unavailable } from "../types" */
 /** @import { Series } from "./timeseries.js" */
 
 /** @typedef {"model" | "policy" | "team" | "key"} Filter */
@@ -157,7 +157,7 @@ export class TrafficOverview {
     this.changed();
   }
 
-  /** @param {Overview | UnavailableOverview} found */
+  /** @param {Overview | Unavailable} found */
   show(found) {
     const isMissing = "unavailable" in found;
     const isEmpty = !isMissing && found.total.requests === 0;
