@@ -14,6 +14,7 @@ the next one is admitted only if something is left after it.
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import math
 import secrets
@@ -21,6 +22,7 @@ import threading
 import time
 from bisect import insort
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -56,69 +58,6 @@ LEASED_REQUESTS = 2
 """A process leases at least the most that so many requests may cost, so that few have to wait."""
 
 
-@dataclass(slots=True, eq=False)
-class _Account:
-    """A budget in one of its periods, as this process knows it. Amounts are in nanodollars."""
-
-    id: BudgetId
-    end_s: float
-    budget: Budget
-    limit: int
-    is_known: bool = False
-    """Whether the database has been asked."""
-    state: LedgerState = UNKNOWN
-    """The budget in the database, as last read."""
-    unwritten: int = 0
-    """Spent by this process and not known to be written."""
-    doubtful: dict[int, int] = field(default_factory=dict)
-    """What was unwritten at writes that may have been made, by their number."""
-    number: int = 0
-    reserved: int = 0
-    in_flight: int = 0
-    is_returning: bool = False
-    """Whether the database is just being offered what this process does not need."""
-    low: int = 0
-    """If less than this is free, more is leased."""
-    chunk: int = 0
-    """The least that is leased beyond what is needed."""
-    uncovered: _Part | None = None
-    """What the request that may overspend has reserved."""
-    waiting: list[_Ask] = field(default_factory=list)
-    is_urgent: bool = True
-    read_s: float = -math.inf
-    """When the state was asked for that was read last, by the monotonic clock."""
-    next_s: float = 0.0
-    used_s: float = 0.0
-
-    @property
-    def free(self) -> int:
-        """What this process may reserve without asking the database."""
-        free = self.state.leased_nusd - self.unwritten - self.reserved
-        return min(0, free) if self.is_returning else free
-
-    @property
-    def left(self) -> int:
-        """What is not spent, as far as this process knows; it may be reserved."""
-        return self.limit - self.state.spent_nusd - self.unwritten
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """What one request has reserved of one budget."""
-
-    account: _Account
-    amount: int
-
-
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """What is reserved for one request, in the budgets of its key and of its team."""
-
-    parts: Sequence[_Part]
-    allowance_usd: float
-    """What is left for the request; infinite if the most that it may cost is reserved."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedCost:
     """What a planned request is expected to cost, and between which limits its cost may be."""
@@ -133,8 +72,45 @@ class ExpectedCost:
 
 
 @dataclass(slots=True, eq=False)
-class _Ask:
-    """A request that needs money."""
+class _Account(Order):
+    """A budget in one of its periods, as this process knows it. Amounts are in nanodollars."""
+
+    budget: Budget = field(kw_only=True)
+    end_s: float = field(kw_only=True)
+    """Infinite if the budget never starts again."""
+    state: LedgerState = UNKNOWN
+    """The budget in the database, as last read."""
+    in_flight: int = 0
+    low: int = 0
+    """If less than this is free, more is leased."""
+    uncovered: Reservation | None = None
+    """The request that may overspend."""
+    waiting: list[Reservation] = field(default_factory=list)
+    """Requests that wait for money, in the order of their arrival."""
+    is_urgent: bool = True
+    read_s: float = -math.inf
+    """When the state was asked for that was read last, by the monotonic clock."""
+    next_s: float = 0.0
+    used_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def free(self) -> int:
+        """What this process may reserve without asking the database."""
+        free = self.state.leased - self.unwritten - self.reserved
+        return min(0, free) if self.returns_unused else free
+
+    @property
+    def left(self) -> int:
+        """What is not spent, as far as this process knows; it may be reserved."""
+        return self.limit - self.state.spent - self.unwritten
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """What one request needs of the budgets of its key and its team, and what it has reserved.
+
+    Amounts are in nanodollars.
+    """
 
     number: int
     accounts: Sequence[_Account]
@@ -143,11 +119,17 @@ class _Ask:
     bound: int
     """The most that the request may cost."""
     started_s: float
-    future: asyncio.Future[Reservation] | None = None
+    amounts: Sequence[int] = ()
+    """What is reserved of each budget; empty while the request waits."""
+    allowance_usd: float = math.inf
+    """What is left for the request; infinite if the most that it may cost is reserved."""
     queue: _Account | None = None
     """The budget whose money the request waits for."""
+    has_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there may be money for a request that waits."""
 
-    def __lt__(self, other: _Ask) -> bool:
+    def __lt__(self, other: Reservation) -> bool:
+        """Return whether the request arrived earlier."""
         return self.number < other.number
 
 
@@ -220,7 +202,7 @@ class Budgets:
                     account.budget,
                     account.id.start_s,
                     account.end_s,
-                    (account.state.spent_nusd + account.unwritten) / NANO,
+                    (account.state.spent + account.unwritten) / NANO,
                     account.reserved / NANO,
                 )
                 for account in self._accounts_of(key)
@@ -234,26 +216,40 @@ class Budgets:
         """
         if not key.has_budget:
             return None
+        expected = to_nusd(cost.usd)
         with self._lock:
-            ask = self._ask(key, cost)
-            blocked = self._attempt(ask)
-            if isinstance(blocked, Reservation):
-                return blocked
-            self._enqueue(ask, blocked)
-        return await self._wait(ask)
+            request = Reservation(
+                number=next(self._numbers),
+                accounts=self._accounts_of(key),
+                expected=expected,
+                least=min(expected, to_nusd(cost.least_usd)),
+                bound=max(expected, to_nusd(cost.most_usd)),
+                started_s=time.monotonic(),
+            )
+            blocked = self._attempt(request)
+        if blocked is not None:
+            await self._wait(request, blocked)
+        return request
 
     def settle(self, reservation: Reservation, cost_usd: float | None) -> None:
         """Return what is reserved, and count what the request has cost; None is unknown."""
         spent = 0 if cost_usd is None else max(0, to_nusd(cost_usd))
+        is_wanted = False
         with self._lock:
-            self._finish(reservation, spent)
-            waiting = [part.account for part in reservation.parts if part.account.waiting]
-            is_wanted = any(part.account.state.is_wanted for part in reservation.parts)
+            for account, amount in zip(reservation.accounts, reservation.amounts, strict=True):
+                account.reserved -= amount
+                account.in_flight -= 1
+                account.unwritten += spent
+                account.used_s = time.monotonic()
+                if account.uncovered is reservation:
+                    account.uncovered = None
+                is_wanted |= account.state.is_wanted
             if is_wanted:
-                for part in reservation.parts:
-                    part.account.is_urgent = True
-        for account in waiting:
-            self._serve(account)
+                for account in reservation.accounts:
+                    account.is_urgent = True
+        for account in reservation.accounts:
+            if account.waiting:
+                self._wake(account)
         if is_wanted:
             self._thread.hurry("budgets")
 
@@ -280,12 +276,12 @@ class Budgets:
 
     def _account(self, subject: str, budget: Budget, now_s: float) -> _Account:
         start_s, end_s = budget.period.bounds_s(now_s)
-        budget_id = BudgetId(subject, budget.period, start_s)
+        budget_id = BudgetId(subject, budget.period.value, start_s)
         account = self._accounts.get(budget_id)
         limit = round(budget.usd * NANO)
         if account is None:
-            account = _Account(budget_id, math.inf if end_s is None else end_s, budget, limit)
-            account.used_s = time.monotonic()
+            end_s = math.inf if end_s is None else end_s
+            account = _Account(budget_id, limit, budget=budget, end_s=end_s)
             self._accounts[budget_id] = account
         elif account.limit != limit:
             account.budget, account.limit = budget, limit
@@ -293,185 +289,133 @@ class Budgets:
             account.is_urgent = True
         return account
 
-    def _ask(self, key: Key, cost: ExpectedCost) -> _Ask:
-        expected = to_nusd(cost.usd)
-        return _Ask(
-            number=next(self._numbers),
-            accounts=self._accounts_of(key),
-            expected=expected,
-            least=min(expected, to_nusd(cost.least_usd)),
-            bound=max(expected, to_nusd(cost.most_usd)),
-            started_s=time.monotonic(),
-        )
-
-    def _attempt(self, ask: _Ask, *, is_late: bool = False) -> Reservation | _Account:
+    def _attempt(self, request: Reservation, *, is_late: bool = False) -> _Account | None:
         """Reserve money for a request, or return the budget that has too little now.
 
         Raises AdmissionError if a budget is spent.
         """
         is_blind = self._is_blind()
-        needed = max(ask.least, 1)
-        for account in ask.accounts:
+        needed = max(request.least, 1)
+        for account in request.accounts:
             if account.is_known and account.left < needed:
                 self._on_refused("spent")
                 raise _spent_error(account, self._clock())
-        parts: list[_Part] = []
-        allowance = math.inf
-        for account in ask.accounts:
-            amount = self._amount(account, ask, is_blind=is_blind, is_late=is_late)
+        amounts: list[int] = []
+        for account in request.accounts:
+            amount = self._amount(account, request, is_blind=is_blind, is_late=is_late)
             if amount is None:
                 return account
-            parts.append(_Part(account, amount))
-            if amount < ask.bound:
-                allowance = min(allowance, account.free / NANO)
+            amounts.append(amount)
+        request.amounts = amounts
         is_low = False
-        for part in parts:
-            account = part.account
-            account.reserved += part.amount
+        for account, amount in zip(request.accounts, amounts, strict=True):
+            if amount < request.bound:
+                account.uncovered = request
+                request.allowance_usd = min(request.allowance_usd, account.free / NANO)
+            account.reserved += amount
             account.in_flight += 1
-            account.used_s = ask.started_s
-            account.chunk = LEASED_REQUESTS * ask.bound
-            if part.amount < ask.bound:
-                account.uncovered = part
+            account.used_s = request.started_s
+            account.chunk = LEASED_REQUESTS * request.bound
             if account.free < account.low and not (account.state.is_exhausted or account.is_urgent):
                 account.is_urgent = is_low = True
         if is_low:
             self._thread.hurry("budgets")
-        return Reservation(parts, allowance)
+        return None
 
     @staticmethod
-    def _amount(account: _Account, ask: _Ask, *, is_blind: bool, is_late: bool) -> int | None:
+    def _amount(
+        account: _Account, request: Reservation, *, is_blind: bool, is_late: bool
+    ) -> int | None:
         """Return what a request reserves of one budget; None if it has to wait.
 
         Without the database (`is_blind`), nothing can be leased beyond what the process has.
         """
         free, waiting = account.free, account.waiting
-        if not ask.bound:  # costs nothing, or nothing that is known
+        if not request.bound:  # costs nothing, or nothing that is known
             return 0 if account.is_known else None
-        if free >= ask.bound:
-            return ask.bound
+        if free >= request.bound:
+            return request.bound
         may_lease = not (account.state.is_exhausted or is_blind)
-        is_overtaking = bool(waiting) and waiting[0] < ask and not is_late
+        is_overtaking = bool(waiting) and waiting[0] < request and not is_late
         if account.uncovered is not None or may_lease or is_overtaking:
             return None
-        is_fresh = account.state.idle_nusd == 0 and account.read_s >= ask.started_s
+        is_fresh = account.state.idle == 0 and account.read_s >= request.started_s
         is_all = account.in_flight == 0 and (is_fresh or is_blind)  # nothing more may come back
-        least = ask.least if is_late or is_all else ask.expected
-        return min(free, ask.expected) if free >= max(least, 1) else None
+        least = request.least if is_late or is_all else request.expected
+        return min(free, request.expected) if free >= max(least, 1) else None
 
-    def _finish(self, reservation: Reservation, spent: int) -> None:
-        for part in reservation.parts:
-            account = part.account
-            account.reserved -= part.amount
-            account.in_flight -= 1
-            account.unwritten += spent
-            account.used_s = time.monotonic()
-            if account.uncovered is part:
-                account.uncovered = None
-
-    def _enqueue(self, ask: _Ask, account: _Account) -> None:
-        if ask.future is None:
-            self._loop = asyncio.get_running_loop()
-            ask.future = self._loop.create_future()
-        ask.queue = account
-        insort(account.waiting, ask)
-
-    def _serve(self, account: _Account) -> None:
-        """Admit the requests that wait for a budget, in the order of their arrival.
-
-        A request that cannot be covered is overtaken only by those that can.
-        """
-        is_due = False
-        with self._lock:
-            for ask in tuple(account.waiting):
-                assert ask.future is not None  # noqa: S101 - for types; it waits
-                if ask.bound > account.free and ask is not account.waiting[0]:
-                    continue
-                result: Reservation | _Account | None = None
-                try:
-                    result = self._attempt(ask)
-                except AdmissionError as exc:
-                    ask.future.set_exception(exc)
-                if result is account:
-                    if not (account.state.is_exhausted or account.is_urgent):
-                        account.is_urgent = is_due = True
-                    continue
-                account.waiting.remove(ask)
-                ask.queue = None
-                if isinstance(result, Reservation):
-                    ask.future.set_result(result)
-                elif result is not None:
-                    self._enqueue(ask, result)
-        if is_due:  # there is more to lease
-            self._thread.hurry("budgets")
-
-    async def _wait(self, ask: _Ask) -> Reservation:
-        """Wait for money, at most as long as the settings say.
-
-        The request may wait longer for money that another process has leased and does not use. It
-        comes back within `QUIET_S` and twice `WRITE_S`, or when a killed process's lease expires.
-        """
-        future = ask.future
-        assert future is not None  # noqa: S101 - for types; it is enqueued
+    async def _wait(self, request: Reservation, blocked: _Account) -> None:
+        """Wait until money is reserved, at most as long as the settings say."""
+        self._loop = asyncio.get_running_loop()
+        account: _Account | None = blocked
         try:
-            while True:
-                self._ask_database(ask)
-                await asyncio.wait((future,), timeout=POLL_S)
-                if not future.done() and ask.queue is not None:
-                    self._serve(ask.queue)
-                if future.done():
-                    return future.result()
-                reservation = self._attempt_late(ask)
-                if reservation is not None:
-                    return reservation
-        except asyncio.CancelledError:
-            if future.done() and future.exception() is None:  # the client left at the same time
-                self.settle(future.result(), 0.0)
-            raise
+            while account is not None:
+                self._join(request, account)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await request.has_changed.wait()
+                request.has_changed.clear()
+                waited_s = time.monotonic() - request.started_s
+                is_late = waited_s >= self._settings().budgets.max_wait_s
+                with self._lock:
+                    account = self._attempt(request, is_late=is_late)
+                if account is not None and is_late:
+                    self._give_up(request, account, waited_s)
         finally:
-            with self._lock:
-                account = ask.queue
-                if account is not None:
-                    account.waiting.remove(ask)
-                    ask.queue = None
-            if account is not None:
-                self._serve(account)
+            self._leave(request)
 
-    def _attempt_late(self, ask: _Ask) -> Reservation | None:
-        """Admit or refuse a request that has waited long enough; None if it has not."""
-        now_s = time.monotonic()
-        waited_s = now_s - ask.started_s
-        if waited_s < self._settings().budgets.max_wait_s:
-            return None
-        with self._lock:
-            result = self._attempt(ask, is_late=True)
-        if isinstance(result, Reservation):
-            return result
-        if self._is_blind():
-            raise self._unknown_error()
-        state = result.state
-        longest_s = QUIET_S + 2 * WRITE_S if state.elsewhere_nusd else 0.0
-        is_stale = result.read_s < ask.started_s
-        if state.idle_nusd or is_stale or result.is_returning or not state.is_exhausted:
-            longest_s = LEASE_S + QUIET_S
-        if waited_s < longest_s:
-            return None
-        self._on_refused("reserved")
-        raise _reserved_error(result)
-
-    def _ask_database(self, ask: _Ask) -> None:
-        """Let the thread read a budget at once, unless it has just been read."""
-        account = ask.queue
-        if account is None:
-            return
+    def _join(self, request: Reservation, account: _Account) -> None:
+        """Let a request wait for a budget, which is read at once unless it has just been read."""
+        if request.queue is not account:
+            self._leave(request)
         now_s = time.monotonic()
         with self._lock:
-            for each in ask.accounts:
+            if request.queue is None:
+                request.queue = account
+                insort(account.waiting, request)
+            for each in request.accounts:
                 each.used_s = now_s  # so that none is forgotten meanwhile
-            is_due = account.read_s < max(ask.started_s, now_s - POLL_S)
+            may_lease = not (account.state.is_exhausted or account.is_urgent)
+            is_due = may_lease or account.read_s < max(request.started_s, now_s - POLL_S)
             account.is_urgent |= is_due
         if is_due:
             self._thread.hurry("budgets")
+
+    def _leave(self, request: Reservation) -> None:
+        with self._lock:
+            account, request.queue = request.queue, None
+            if account is not None:
+                account.waiting.remove(request)
+        if account is not None:
+            self._wake(account)
+
+    def _wake(self, account: _Account) -> None:
+        """Let requests that wait for a budget try again.
+
+        A request that cannot be covered is overtaken only by those that can.
+        """
+        with self._lock:
+            for request in account.waiting:
+                if request is account.waiting[0] or request.bound <= account.free:
+                    request.has_changed.set()
+
+    def _give_up(self, request: Reservation, account: _Account, waited_s: float) -> None:
+        """Refuse a request that has waited long enough.
+
+        It may wait longer for money that another process has leased and does not use. It comes back
+        within `QUIET_S` and twice `WRITE_S`, or when a killed process's lease expires. Raises
+        AdmissionError.
+        """
+        if self._is_blind():
+            raise self._unknown_error()
+        state = account.state
+        longest_s = QUIET_S + 2 * WRITE_S if state.elsewhere else 0.0
+        is_stale = account.read_s < request.started_s
+        if state.idle or is_stale or account.returns_unused or not state.is_exhausted:
+            longest_s = LEASE_S + QUIET_S
+        if waited_s >= longest_s:
+            self._on_refused("reserved")
+            raise _reserved_error(account)
 
     def _is_blind(self) -> bool:
         """Return whether the database has not answered lately; raises AdmissionError if too long.
@@ -513,6 +457,7 @@ class Budgets:
             due.sort(key=lambda account: account.id)
             orders = [self._order(account, now_s) for account in due]
         is_sent = False
+        states: Sequence[LedgerState] = ()
         if orders or now_s - self._cleaned_s > CLEAN_S:
             try:
                 with database.write() as connection:
@@ -525,62 +470,53 @@ class Budgets:
             except DatabaseError:
                 with self._lock:
                     for account, order in zip(due, orders, strict=True):
-                        account.is_urgent, account.is_returning = True, False
+                        account.is_urgent, account.returns_unused = True, False
                         if is_sent:
-                            account.doubtful[order.number] = order.spent_nusd
+                            account.doubtful[order.number] = order.unwritten
                             if order.returns_unused:
                                 held = account.unwritten + account.reserved
-                                account.state = replace(account.state, leased_nusd=held)
+                                account.state = replace(account.state, leased=held)
                 raise
-        else:
-            states = ()
         self._answered_s = time.monotonic()
-        served: list[_Account] = []
         with self._lock:
             for account, order, state in zip(due, orders, states, strict=True):
                 self._take(account, order, state, now_s)
-                is_used = account.unwritten or state.leased_nusd or account.in_flight
-                if account.waiting:
-                    served.append(account)
-                elif not (order.keeps_unused or is_used):
-                    del self._accounts[account.id]
-                    self._by_key.clear()
-        if served and self._loop is not None and not self._loop.is_closed():
-            for account in served:
-                self._loop.call_soon_threadsafe(self._serve, account)
+            waited_for = [account for account in due if account.waiting]
+        if self._loop is not None and not self._loop.is_closed():
+            for account in waited_for:
+                self._loop.call_soon_threadsafe(self._wake, account)
 
     def _order(self, account: _Account, now_s: float) -> Order:
+        """Return a copy of a budget, with what is wanted of the rest."""
+        unused_s = now_s - account.used_s
+        waiting = account.waiting
         account.number += 1
         account.is_urgent = False
-        unused_s = now_s - account.used_s
         account.next_s = now_s + (WRITE_S if unused_s < QUIET_S else QUIET_S)
-        waiting = account.waiting
-        keeps_unused = unused_s < self._idle_s and not self._is_closing
-        account.is_returning = account.state.is_wanted or bool(waiting) or not keeps_unused
-        return Order(
-            account.id,
-            account.limit,
-            account.unwritten,
-            account.reserved,
-            waiting[0].bound if waiting else 0,
-            min((max(ask.least, 1) for ask in waiting), default=0),
-            max(account.chunk, sum(ask.bound for ask in waiting)),
-            account.number,
-            dict(account.doubtful),
-            is_new=not account.is_known,
-            keeps_unused=keeps_unused,
-            returns_unused=account.is_returning,
+        account.keeps_unused = unused_s < self._idle_s and not self._is_closing
+        account.returns_unused = (
+            account.state.is_wanted or bool(waiting) or not account.keeps_unused
         )
+        order = copy.copy(account)
+        order.wanted = waiting[0].bound if waiting else 0
+        order.least = min((max(request.least, 1) for request in waiting), default=0)
+        order.chunk = max(account.chunk, sum(request.bound for request in waiting))
+        order.doubtful = dict(account.doubtful)
+        return order
 
-    @staticmethod
-    def _take(account: _Account, order: Order, state: LedgerState, now_s: float) -> None:
-        account.is_known, account.is_returning = True, False
+    def _take(self, account: _Account, order: Order, state: LedgerState, now_s: float) -> None:
+        """Note the state after an order, and forget a budget that is not used any more."""
+        account.is_known, account.returns_unused = True, False
         account.doubtful.clear()
-        account.unwritten -= order.spent_nusd
+        account.unwritten -= order.unwritten
         account.is_urgent |= state.is_wanted and not account.state.is_wanted
         account.state = state
-        account.low = max(0, state.leased_nusd - order.reserved_nusd) // 2
+        account.low = max(0, state.leased - order.reserved) // 2
         account.read_s = now_s
+        is_used = account.unwritten or state.leased or account.in_flight or account.waiting
+        if not (order.keeps_unused or is_used):
+            del self._accounts[account.id]
+            self._by_key.clear()
 
 
 def _spent_error(account: _Account, now_s: float) -> AdmissionError:

@@ -1,19 +1,21 @@
 """The ledger of budgets in the database: what was spent, and which process may spend the rest.
 
 `exchange` is the only function that writes it. For each budget, what was spent and all leases
-together never exceed the limit, unless requests have cost more than was reserved for them.
+together never exceed the limit, unless requests have cost more than was reserved for them. Amounts
+are in nanodollars.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, select, text, tuple_, update
+from sqlalchemy import Connection, Row, Table, bindparam, delete, select, tuple_, update
 
-from router_service.access.key import BudgetPeriod
 from router_service.database.schema import leases, spending
+from router_service.database.upsert import has_key, insert_into, key_parameters
 
 LEASE_S = 10.0
 """Time after which the lease of a process that does not renew it is free for others."""
@@ -33,35 +35,35 @@ class BudgetId(NamedTuple):
 
     subject: str
     """The key or the team, as `key:NAME` or `team:NAME`."""
-    period: BudgetPeriod
+    period: str
     start_s: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Order:
     """What a process has spent of a budget, and what it wants to hold of the rest."""
 
     id: BudgetId
-    limit_nusd: int
-    spent_nusd: int
+    limit: int
+    is_known: bool = False
+    """Whether the process has exchanged an order for this budget before."""
+    unwritten: int = 0
     """Spent since the last write that is known to be made."""
-    reserved_nusd: int
-    """Reserved by requests in flight."""
-    waiting_nusd: int
-    """Wanted by the first request that waits."""
-    least_nusd: int
-    """The least amount that is of use for a request that waits."""
-    chunk_nusd: int
-    """The least amount to hold beyond that; less only if less is free."""
-    number: int
+    doubtful: dict[int, int] = field(default_factory=dict)
+    """What was unwritten at writes that may have been made, by their number."""
+    number: int = 0
     """Number of this write, higher than those before."""
-    doubtful: Mapping[int, int] = field(default_factory=dict)
-    """What may have been spent by earlier writes whose connection broke, by their number."""
-    is_new: bool = False
-    """Whether the process has not written this budget before."""
+    reserved: int = 0
+    """Reserved by requests in flight."""
+    wanted: int = 0
+    """Wanted by the first request that waits."""
+    least: int = 0
+    """The least amount that is of use for a request that waits."""
+    chunk: int = 0
+    """The least amount to hold beyond that; less only if less is free."""
     keeps_unused: bool = True
     """Whether to hold more than is needed."""
-    returns_unused: bool = True
+    returns_unused: bool = False
     """Whether the process reserves nothing meanwhile, so that others may get what it does not need.
     """
 
@@ -70,21 +72,21 @@ class Order:
 class LedgerState:
     """A budget after an order."""
 
-    spent_nusd: int
+    spent: int = 0
     """Spent by all processes together."""
-    leased_nusd: int
+    leased: int = 0
     """What this process may spend of the rest."""
-    is_exhausted: bool
+    is_exhausted: bool = False
     """Whether nothing more can be leased at the moment."""
-    idle_nusd: int
+    idle: int = 0
     """What others have leased, and neither reserved nor spent."""
-    elsewhere_nusd: int
+    elsewhere: int = 0
     """What others have leased, of which they may have reserved a part."""
-    is_wanted: bool
+    is_wanted: bool = False
     """Whether another process waits for what this one does not use."""
 
 
-UNKNOWN = LedgerState(0, 0, is_exhausted=False, idle_nusd=0, elsewhere_nusd=0, is_wanted=False)
+UNKNOWN = LedgerState()
 """A budget before the database was asked."""
 
 
@@ -96,21 +98,19 @@ def exchange(
     The rows of `spending` are locked in the same order by all processes, before any lease changes.
     """
     # Before any row is locked, so that two processes cannot wait for each other.
-    _create(connection, [order for order in orders if order.is_new])
-    by_id = _lock(connection, orders)
-    missing = [order for order in orders if order.id not in by_id]
+    _create(connection, [order for order in orders if not order.is_known])
+    rows = _lock(connection, orders)
+    missing = [order for order in orders if order.id not in rows]
     if missing:  # somebody has deleted them
         _create(connection, missing)
-        by_id |= _lock(connection, missing)
-    found: list[LedgerState] = []
+        rows |= _lock(connection, missing)
+    held: defaultdict[BudgetId, list[Row[Any]]] = defaultdict(list)
+    for lease in _read(connection, leases, orders):
+        held[BudgetId(*lease[:3])].append(lease)
     changes = _Changes()
-    for part in _parts(orders):
-        held: dict[tuple[str, str, int], list[Any]] = {}
-        for lease in connection.execute(select(leases).where(_is_one_of(leases, part))):
-            held.setdefault((lease.subject, lease.period, lease.start_s), []).append(lease)
-        for order in part:
-            state = _settle(order, by_id[order.id], held.get(order.id, ()), holder, now_s, changes)
-            found.append(state)
+    found = [
+        _settle(order, rows[order.id], held[order.id], holder, now_s, changes) for order in orders
+    ]
     changes.write(connection)
     return found
 
@@ -122,148 +122,122 @@ def delete_forgotten(connection: Connection, now_s: float) -> None:
 
 def _settle(
     order: Order,
-    row: Any,  # noqa: ANN401 - a row of `spending`
-    held: Sequence[Any],
+    row: Row[Any],
+    held: Sequence[Row[Any]],
     holder: str,
     now_s: float,
     changes: _Changes,
 ) -> LedgerState:
-    def is_valid(lease: Any) -> bool:  # noqa: ANN401
+    """Return the state of a budget whose row and leases these are; add what it changes."""
+
+    def is_valid(lease: Row[Any]) -> bool:
         # A lease that expires too late was made by a clock that was ahead.
         return bool(now_s < lease.expires_s <= now_s + 2 * LEASE_S)
 
     own = next((lease for lease in held if lease.holder == holder), None)
     others = [lease for lease in held if lease.holder != holder and is_valid(lease)]
-    written = 0 if own is None else order.doubtful.get(own.number, 0)
-    newly_spent = order.spent_nusd - written
+    newly_spent = order.unwritten - (0 if own is None else order.doubtful.get(own.number, 0))
     spent = row.spent_nusd + newly_spent
-    idle = sum(max(0, lease.amount_nusd - lease.reserved_nusd) for lease in others)
     elsewhere = sum(lease.amount_nusd for lease in others)
-    most = max(0, order.limit_nusd - spent - elsewhere)
+    most = max(0, order.limit - spent - elsewhere)
     amount = own.amount_nusd if own is not None and is_valid(own) else 0
     amount = max(0, amount - newly_spent)
     is_wanted = now_s < row.wanted_until_s <= now_s + 2 * WANTED_S
-    needed = order.reserved_nusd + order.waiting_nusd
+    needed = order.reserved + order.wanted
     free = max(0, most - needed)
-    chunk = max(free // FREE_SHARE, min(order.chunk_nusd, free))
+    chunk = max(free // FREE_SHARE, min(order.chunk, free))
     if not order.keeps_unused:
         amount = needed
     elif is_wanted:  # all take turns
         if order.returns_unused:
-            amount = needed + (free // FREE_SHARE if order.waiting_nusd else 0)
+            amount = needed + (free // FREE_SHARE if order.wanted else 0)
     elif amount < needed + chunk // 2:
         amount = needed + chunk
     amount = min(amount, most)
     is_exhausted = amount >= most
-    if elsewhere and amount < needed:
-        changes.wanted.append({**_key(order.id), "x": now_s + WANTED_S})
-    if order.returns_unused and amount < order.reserved_nusd + order.least_nusd:
+    wants = bool(elsewhere) and amount < needed
+    if order.returns_unused and amount < order.reserved + order.least:
         # Two processes that each hold a part which is of no use would both wait.
-        amount = min(amount, order.reserved_nusd)
-    if newly_spent:
-        changes.spent.append({**_key(order.id), "x": newly_spent})
+        amount = min(amount, order.reserved)
+    if newly_spent or wants:
+        until_s = now_s + WANTED_S if wants else row.wanted_until_s
+        key = key_parameters(BudgetId._fields, order.id)
+        changes.budgets.append({**key, "newly_spent": newly_spent, "until_s": until_s})
     reserved = min(amount, needed)
-    lease = {
-        **_key(order.id), "h": holder, "amount_nusd": amount, "reserved_nusd": reserved,
-        "expires_s": now_s + LEASE_S, "number": order.number,
-    }  # fmt: skip
-    if own is None:
-        if amount or order.keeps_unused:
-            changes.created.append(lease)
-    elif not (amount or newly_spent or order.keeps_unused):
-        changes.ended.append({**_key(order.id), "h": holder})
-    elif (
-        newly_spent
-        or own.expires_s < now_s + LEASE_S / 2
-        or (own.amount_nusd, own.reserved_nusd) != (amount, reserved)
-        or not is_valid(own)
-    ):
-        changes.renewed.append(lease)
+    is_written = bool(amount or order.keeps_unused)
+    if own is not None and not (is_written or newly_spent):
+        changes.ended.append(key_parameters((*BudgetId._fields, "holder"), (*order.id, holder)))
+    elif own is not None:
+        is_fresh = now_s + LEASE_S / 2 <= own.expires_s <= now_s + 2 * LEASE_S
+        is_same = (own.amount_nusd, own.reserved_nusd) == (amount, reserved)
+        is_written = bool(newly_spent) or not (is_fresh and is_same)
+    if is_written:
+        changes.leases.append(
+            {
+                **order.id._asdict(),
+                "holder": holder,
+                "amount_nusd": amount,
+                "reserved_nusd": reserved,
+                "expires_s": now_s + LEASE_S,
+                "number": order.number,
+            }
+        )
     return LedgerState(
         spent,
         amount,
         is_exhausted=is_exhausted,
-        idle_nusd=idle,
-        elsewhere_nusd=elsewhere,
+        idle=sum(max(0, lease.amount_nusd - lease.reserved_nusd) for lease in others),
+        elsewhere=elsewhere,
         is_wanted=is_wanted,
     )
 
 
+@dataclass(slots=True)
 class _Changes:
-    """Rows that an exchange changes, each kind by one statement."""
+    """What an exchange changes, each kind by one statement."""
 
-    def __init__(self) -> None:
-        self.spent: list[dict[str, Any]] = []
-        self.wanted: list[dict[str, Any]] = []
-        self.created: list[dict[str, Any]] = []
-        self.renewed: list[dict[str, Any]] = []
-        self.ended: list[dict[str, Any]] = []
+    budgets: list[dict[str, Any]] = field(default_factory=list)
+    leases: list[dict[str, Any]] = field(default_factory=list)
+    ended: list[dict[str, Any]] = field(default_factory=list)
+    """Leases that are deleted."""
 
     def write(self, connection: Connection) -> None:
-        x: BindParameter[Any] = bindparam("x")
-        if self.spent:
-            total = spending.c.spent_nusd + x
+        if self.budgets:
+            total = spending.c.spent_nusd + bindparam("newly_spent")
+            change = update(spending).where(has_key(spending, BudgetId._fields))
+            change = change.values(spent_nusd=total, wanted_until_s=bindparam("until_s"))
+            connection.execute(change, self.budgets)
+        if self.leases:
+            insert = insert_into(leases, is_postgresql=connection.dialect.name == "postgresql")
+            key = [column.name for column in leases.primary_key]
+            values = {column.name: column for column in insert.excluded if column.name not in key}
             connection.execute(
-                update(spending).where(*_is(spending)).values(spent_nusd=total), self.spent
+                insert.on_conflict_do_update(index_elements=key, set_=values), self.leases
             )
-        if self.wanted:
-            connection.execute(
-                update(spending).where(*_is(spending)).values(wanted_until_s=x), self.wanted
-            )
-        is_own = (*_is(leases), leases.c.holder == bindparam("h"))
-        if self.renewed:
-            connection.execute(update(leases).where(*is_own), self.renewed)
         if self.ended:
-            connection.execute(delete(leases).where(*is_own), self.ended)
-        if self.created:
-            renamed = {"b": "subject", "p": "period", "s": "start_s", "h": "holder"}
-            rows = [{renamed.get(k, k): v for k, v in row.items()} for row in self.created]
-            connection.execute(leases.insert(), rows)
-
-
-def _key(budget: BudgetId) -> dict[str, Any]:
-    """Return the parameters of `_is`; their names must differ from those of columns."""
-    return {"b": budget.subject, "p": budget.period.value, "s": budget.start_s}
-
-
-def _is(table: Any) -> tuple[Any, ...]:  # noqa: ANN401 - `spending` or `leases`
-    return (
-        table.c.subject == bindparam("b"),
-        table.c.period == bindparam("p"),
-        table.c.start_s == bindparam("s"),
-    )
-
-
-def _is_one_of(table: Any, orders: Sequence[Order]) -> Any:  # noqa: ANN401
-    columns = tuple_(table.c.subject, table.c.period, table.c.start_s)
-    return columns.in_([(o.id.subject, o.id.period.value, o.id.start_s) for o in orders])
-
-
-def _parts(orders: Sequence[Order]) -> Iterator[Sequence[Order]]:
-    for start in range(0, len(orders), CHUNK):
-        yield orders[start : start + CHUNK]
-
-
-_CREATE = text(
-    "INSERT INTO spending (subject, period, start_s, spent_nusd, wanted_until_s) "
-    "VALUES (:b, :p, :s, 0, 0) ON CONFLICT DO NOTHING"
-)
+            is_own = has_key(leases, (*BudgetId._fields, "holder"))
+            connection.execute(delete(leases).where(is_own), self.ended)
 
 
 def _create(connection: Connection, orders: Sequence[Order]) -> None:
     if orders:
-        connection.execute(_CREATE, [_key(order.id) for order in orders])
+        insert = insert_into(spending, is_postgresql=connection.dialect.name == "postgresql")
+        rows = [{**order.id._asdict(), "spent_nusd": 0, "wanted_until_s": 0.0} for order in orders]
+        connection.execute(insert.on_conflict_do_nothing(), rows)
 
 
-def _lock(connection: Connection, orders: Sequence[Order]) -> dict[Any, Any]:
+def _lock(connection: Connection, orders: Sequence[Order]) -> dict[BudgetId, Row[Any]]:
     """Return the rows of budgets by their ids.
 
     PostgreSQL locks them; SQLite has only one writer at a time.
     """
-    order_by = (spending.c.subject, spending.c.period, spending.c.start_s)
-    rows: dict[Any, Any] = {}
-    for part in _parts(orders):
-        query = select(spending).where(_is_one_of(spending, part)).order_by(*order_by)
-        for row in connection.execute(query.with_for_update()):
-            rows[row.subject, row.period, row.start_s] = row
-    return rows
+    return {BudgetId(*row[:3]): row for row in _read(connection, spending, orders)}
+
+
+def _read(connection: Connection, table: Table, orders: Sequence[Order]) -> Iterator[Row[Any]]:
+    """Yield the rows of budgets in `spending`, which are locked, or in `leases`."""
+    key = [table.c[name] for name in BudgetId._fields]
+    for start in range(0, len(orders), CHUNK):
+        ids = [order.id for order in orders[start : start + CHUNK]]
+        query = select(table).where(tuple_(*key).in_(ids)).order_by(*key)
+        yield from connection.execute(query.with_for_update() if table is spending else query)

@@ -1,12 +1,12 @@
-"""Statements that insert rows which may exist already, in the words of each database."""
+"""Statements that insert rows which may exist already, in the words of each database, and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
+    from sqlalchemy import ColumnElement, Table
     from sqlalchemy.dialects import postgresql, sqlite
 
 
@@ -30,3 +30,15 @@ def add_to_sums(
     statement = insert_into(table, is_postgresql=is_postgresql)
     added = {name: table.c[name] + statement.excluded[name] for name in sums}
     return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
+
+
+def has_key(table: Table, names: Iterable[str]) -> ColumnElement[bool]:
+    """Return the condition for rows with the values that `key_parameters` has for these columns."""
+    from sqlalchemy import and_, bindparam  # noqa: PLC0415
+
+    return and_(*(table.c[name] == bindparam(f"key_{name}") for name in names))
+
+
+def key_parameters(names: Iterable[str], values: Iterable[object]) -> dict[str, Any]:
+    """Return parameters with the values of columns; their names must differ from columns'."""
+    return {f"key_{name}": value for name, value in zip(names, values, strict=True)}

@@ -11,11 +11,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
-from sqlalchemy import ColumnElement, Table, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, Table, delete, func, select
 
 from router_service.core.record import Record
 from router_service.database.engine import Database
 from router_service.database.schema import MAX_NAME, latencies, usage
+from router_service.database.upsert import has_key, key_parameters
 
 WRITE_EVERY_S = 1.0
 CONTINUE_TIDYING_S = 2.0
@@ -97,10 +98,7 @@ def delete_rows(
     """
     names = [column.name for column in table.primary_key]
     tables = (usage, latencies) if table is usage else (table,)
-    statements = [
-        delete(each).where(*(each.c[name] == bindparam(f"key_{name}") for name in names))
-        for each in tables
-    ]
+    statements = [delete(each).where(has_key(each, names)) for each in tables]
     while (limit := int(min(most, TIDY_ROWS))) > 0:
         with database.write() as connection:
             if database.is_postgresql:
@@ -109,7 +107,7 @@ def delete_rows(
                     return  # another process tidies
             found = select(*table.primary_key).where(condition).order_by(oldest).limit(limit)
             rows = connection.execute(found).all()
-            values = [{f"key_{name}": row._mapping[name] for name in names} for row in rows]
+            values = [key_parameters(names, row) for row in rows]
             deleted = sum(connection.execute(each, values).rowcount for each in statements if rows)
         yield deleted
         if len(rows) < limit:
