@@ -9,28 +9,13 @@ reserves, and `http.front` settles.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from router_service.access.alerts import BudgetAlerts
-from router_service.access.allowance import Allowance
-from router_service.access.budgets import Budgets, ExpectedCost, Reservation
-from router_service.access.limits import IncomingRequest, RateLimits, TakenLimits
+from router_service.access.budgets import Budgets, ExpectedCost
+from router_service.access.limits import Admission, RateLimits
 from router_service.access.pacing import Pacing
-from router_service.apis.api import RawHeader
 from router_service.core.errors import AdmissionError
 from router_service.core.record import Record
-
-
-@dataclass(slots=True)
-class Grant:
-    """Admission of one request, with what it has taken of its key's and its team's limits."""
-
-    headers: tuple[RawHeader, ...] = ()
-    """Headers of the response about rate limits, which replace those of the upstream."""
-    allowance: Allowance | None = None
-    """What the budgets of the key and its team allow; None without a budget."""
-    limits: TakenLimits | None = None
-    reservation: Reservation | None = None
 
 
 class Access:
@@ -45,22 +30,19 @@ class Access:
         self._pacing = pacing
         self._alerts = alerts
 
-    async def admit(self, request: IncomingRequest) -> Grant:
+    async def admit(self, admission: Admission) -> None:
         """Count a request towards its limits, and say which policies its budgets allow.
 
         Raises AdmissionError; a call that raises has admitted nothing.
         """
-        key, allowance = request.key, None
-        if not key.limited:
-            return Grant()
-        if key.has_budget:
-            self._alerts.note(key)
-            allowance = self._pacing.allowance(key)
-        taken = await self._limits.admit(request)  # the last step, so that nothing taken is lost
-        headers = () if taken is None else taken.headers
-        return Grant(headers=headers, allowance=allowance, limits=taken)
+        if not admission.key.limited:
+            return
+        if admission.key.has_budget:
+            self._alerts.note(admission.key)
+            admission.allowance = self._pacing.allowance(admission.key)
+        await self._limits.admit(admission)  # the last step, so that nothing taken is lost
 
-    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
+    async def reserve(self, admission: Admission, cost: ExpectedCost) -> float:
         """Reserve what an admitted request may cost in the budgets of its key and its team.
 
         Return what is left for the request: infinite if `cost.most_usd` is reserved, and at least
@@ -68,31 +50,26 @@ class Access:
         AdmissionError if less is left.
         """
         try:
-            reservation = await self._budgets.reserve(request.key, cost)
+            admission.reservation = await self._budgets.reserve(admission.key, cost)
         except AdmissionError:
-            self._alerts.refused(request.key)
+            self._alerts.refused(admission.key)
             raise
-        if reservation is None:
-            return math.inf
-        grant.reservation = reservation
-        return reservation.allowance_usd
+        reservation = admission.reservation
+        return math.inf if reservation is None else reservation.allowance_usd
 
-    def settle(
-        self, request: IncomingRequest, grant: Grant, status: int, record: Record | None
-    ) -> None:
+    def settle(self, admission: Admission, status: int, record: Record | None) -> None:
         """Replace what was counted and reserved by what the request has used; returns at once.
 
         This is called exactly once for each admitted request: also if it fails, if its client
         leaves, or if the gateway shuts down. `record` is None if no model of the pool was asked, or
         if the request was passed to an upstream without being parsed, whose cost is unknown.
         """
-        if grant.limits is not None:
-            self._limits.settle(request, grant.limits, record)
-        if grant.reservation is not None:
+        self._limits.settle(admission, record)
+        if admission.reservation is not None:
             cost_usd = None if record is None else record.actual_cost_usd
             if cost_usd is None and status >= 400:
                 cost_usd = 0.0  # no model has answered
-            self._budgets.settle(grant.reservation, cost_usd)
+            self._budgets.settle(admission.reservation, cost_usd)
 
     async def aclose(self) -> None:
         """Send the last corrections; the database's thread then writes what was spent."""

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router_service.access.key import Key, Limits
+from router_service.access.allowance import Allowance
+from router_service.access.budgets import Reservation
+from router_service.access.key import Key
 from router_service.apis.api import RateState, RawHeader, openai_headers
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.errors import AdmissionError
 from router_service.core.record import Record
-from router_service.core.values import request_value
 from router_service.store.backends import MINUTE_US, Correction, LimitDemand, fits
 from router_service.store.shared_limits import SharedLimits
 
@@ -65,12 +66,6 @@ class Limit:
         object.__setattr__(self, "unit", self.kind.encode())
         object.__setattr__(self, "name", f"{self.subject}:{self.kind}")
 
-    @property
-    def owner(self) -> str:
-        """The key or the team, for people."""
-        kind, _, name = self.subject.partition(":")
-        return f"{kind} {name!r}"
-
     def cost_us(self, amount: int) -> int:
         """Return for how long an amount uses a rate."""
         return amount * MINUTE_US // self.size
@@ -83,7 +78,7 @@ class Limit:
         """
         if self.kind is LimitKind.PARALLEL:
             return LimitDemand(self.name, self.size - 1, None)
-        cost_us = amount * MINUTE_US // self.size
+        cost_us = self.cost_us(amount)
         return LimitDemand(self.name, max(0, MINUTE_US - cost_us), cost_us)
 
     def left(self, used_us: int) -> int:
@@ -115,44 +110,35 @@ class UsualTokens:
         self._more += MEAN_WEIGHT * (max(0.0, tokens - by_size) - self._more)
 
 
-@dataclass(frozen=True, slots=True)
 class KeyLimits:
     """The limits of a key and of its team, ready for its requests."""
 
-    key: Key
-    fixed: tuple[Limit, ...]
-    """The limits of which each request takes 1."""
-    demands: tuple[LimitDemand, ...]
-    """What each request takes of `fixed`."""
-    slots: tuple[str, ...]
-    """The names of the limits of parallel requests."""
-    tokens: tuple[Limit, ...]
-    usual: UsualTokens
-
-    @classmethod
-    def of(cls, key: Key, usual: UsualTokens) -> KeyLimits:
-        """Return the limits of a key."""
-        found = [limit for subject, limits in key.limited for limit in _read(subject, limits)]
-        fixed = tuple(limit for limit in found if limit.kind is not LimitKind.TOKENS)
-        demands = tuple(limit.demand() for limit in fixed)
-        tokens = tuple(limit for limit in found if limit.kind is LimitKind.TOKENS)
-        slots = tuple(limit.name for limit in fixed if limit.kind is LimitKind.PARALLEL)
-        return cls(key, fixed, demands, slots, tokens, usual)
-
-
-def _read(subject: str, limits: Limits) -> Iterable[Limit]:
-    for kind, size in (
-        (LimitKind.REQUESTS, limits.requests_per_minute),
-        (LimitKind.TOKENS, limits.tokens_per_minute),
-        (LimitKind.PARALLEL, limits.parallel_requests),
-    ):
-        if size is not None:
-            yield Limit(subject, kind, size)
+    def __init__(self, key: Key, usual: UsualTokens) -> None:
+        """Read the limits of a key, whose requests usually have so many tokens."""
+        self.key = key
+        self.usual = usual
+        found = [
+            Limit(subject, kind, size)
+            for subject, limits in key.limited
+            for kind, size in (
+                (LimitKind.REQUESTS, limits.requests_per_minute),
+                (LimitKind.TOKENS, limits.tokens_per_minute),
+                (LimitKind.PARALLEL, limits.parallel_requests),
+            )
+            if size is not None
+        ]
+        self.tokens = [limit for limit in found if limit.kind is LimitKind.TOKENS]
+        self.fixed = [limit for limit in found if limit.kind is not LimitKind.TOKENS]
+        """The limits of which each request takes 1."""
+        self.demands = [limit.demand() for limit in self.fixed]
+        """What each request takes of `fixed`."""
+        self.slots = [limit.name for limit in self.fixed if limit.kind is LimitKind.PARALLEL]
+        """The names of the limits of parallel requests."""
 
 
-@request_value(frozen=True, slots=True)
-class IncomingRequest:
-    """A request that has been read, and of which nothing is decided yet."""
+@dataclass(slots=True)
+class Admission:
+    """A request that has been read and asks for admission, and what it has taken when admitted."""
 
     id: str
     """The id of the decision that will be made."""
@@ -162,18 +148,17 @@ class IncomingRequest:
     size_bytes: int
     """Size of the body."""
     reports_tokens: bool = True
-    """Whether the outcome will have the tokens that the request uses. If it is false, the request
-    is passed to an upstream without being parsed, or only counts tokens."""
-
-
-@dataclass(slots=True)
-class TakenLimits:
-    """What an admitted request has taken of its key's limits."""
-
-    limits: KeyLimits
-    tokens: int
+    """Whether the record will have the tokens that the request uses. If it is false, the request is
+    passed to an upstream without being parsed, or only counts tokens."""
+    headers: Sequence[RawHeader] = ()
+    """Headers of the response about rate limits, which replace those of the upstream."""
+    limits: KeyLimits | None = None
+    """The limits that the request has taken from; None if its key has none."""
+    tokens: int = 0
     """The estimated tokens; 0 if no limit counts them."""
-    headers: tuple[RawHeader, ...]
+    allowance: Allowance | None = None
+    """What the budgets of the key and its team allow; None without a budget."""
+    reservation: Reservation | None = None
 
 
 class RateLimits:
@@ -187,44 +172,46 @@ class RateLimits:
         self._on_refused = on_refused
         self._keys: dict[str | None, KeyLimits] = {}
 
-    async def admit(self, request: IncomingRequest) -> TakenLimits | None:
-        """Take what a request needs; None if its key has no such limits.
-
-        Raises AdmissionError, and then nothing is taken.
-        """
-        if not request.key.limited:
-            return None
-        found = self._keys.get(request.key.name)
-        if found is None or found.key is not request.key:
-            found = self._remember(request.key, found)
-        limits, demands, tokens = found.fixed, found.demands, 0
-        if found.tokens and request.reports_tokens:
-            tokens = found.usual.estimate(request.size_bytes)
-            limits = (*limits, *found.tokens)
-            demands = (*demands, *[limit.demand(tokens) for limit in found.tokens])
+    async def admit(self, admission: Admission) -> None:
+        """Take what a request needs; raises AdmissionError, and then nothing is taken."""
+        key = admission.key
+        if not key.limited:
+            return
+        found = self._keys.get(key.name)
+        if found is None or found.key is not key:
+            found = self._remember(key, found)
+        limits, demands = found.fixed, found.demands
+        if found.tokens and admission.reports_tokens:
+            admission.tokens = tokens = found.usual.estimate(admission.size_bytes)
+            limits = [*limits, *found.tokens]
+            demands = [*demands, *[limit.demand(tokens) for limit in found.tokens]]
         if not demands:
-            return None
-        used = await self._store.take(request.id, demands)
+            return
+        used = await self._store.take(admission.id, demands)
         if not fits(demands, used):
-            raise self._refusal(request, tokens, limits, demands, used)
+            raise self._refusal(admission, limits, demands, used)
         after = [use + (demand[2] or 0) for demand, use in zip(demands, used, strict=True)]
-        return TakenLimits(found, tokens, _headers(request.path, limits, after))
+        admission.limits = found
+        admission.headers = _headers(admission.path, limits, after)
 
-    def settle(self, request: IncomingRequest, taken: TakenLimits, record: Record | None) -> None:
+    def settle(self, admission: Admission, record: Record | None) -> None:
         """Correct the tokens by those that were used, and free the slots."""
-        found = taken.limits
-        corrections = [Correction(name, None, request.id) for name in found.slots]
-        if taken.tokens:
-            tokens = used_tokens(record)
-            if tokens is None:  # an answer whose upstream does not report its tokens
-                tokens = taken.tokens
-            elif tokens > 0:
-                found.usual.learn(request.size_bytes, tokens)
-            if tokens != taken.tokens:
-                for limit in found.tokens:
-                    cost_us = limit.cost_us(tokens) - limit.cost_us(taken.tokens)
-                    corrections.append(Correction(limit.name, cost_us, request.id))
-        self._store.settle(request.id, corrections)
+        found, estimated = admission.limits, admission.tokens
+        if found is None:
+            return
+        corrections = [Correction(name, None, admission.id) for name in found.slots]
+        used = used_tokens(record) if estimated else None
+        if used is not None:  # else no limit counts tokens, or the upstream does not report them
+            if used > 0:
+                found.usual.learn(admission.size_bytes, used)
+            if used != estimated:
+                corrections += [
+                    Correction(
+                        limit.name, limit.cost_us(used) - limit.cost_us(estimated), admission.id
+                    )
+                    for limit in found.tokens
+                ]
+        self._store.settle(admission.id, corrections)
 
     async def aclose(self) -> None:
         """Send the last corrections."""
@@ -234,64 +221,61 @@ class RateLimits:
         if before is None and len(self._keys) >= MAX_KEYS:
             del self._keys[next(iter(self._keys))]
         usual = UsualTokens() if before is None else before.usual
-        self._keys[key.name] = found = KeyLimits.of(key, usual)
+        self._keys[key.name] = found = KeyLimits(key, usual)
         return found
 
     def _refusal(
         self,
-        request: IncomingRequest,
-        tokens: int,
+        admission: Admission,
         limits: Sequence[Limit],
         demands: Sequence[LimitDemand],
         used: Sequence[int],
     ) -> AdmissionError:
         """Return the error for the limit for which the client has to wait longest."""
-        waits_s = []
-        for demand, use in zip(demands, used, strict=True):
-            wait_s = BUSY_RETRY_S if demand.cost_us is None else (use - demand.most) / 1e6
-            waits_s.append(wait_s if use > demand.most else 0.0)
-        wait_s = max(waits_s)
-        limit = limits[waits_s.index(wait_s)]
+
+        def wait_s(place: int) -> float:
+            demand, excess = demands[place], used[place] - demands[place].most
+            wait_s = BUSY_RETRY_S if demand.cost_us is None else excess / 1e6
+            return wait_s if excess > 0 else 0.0
+
+        place = max(range(len(limits)), key=wait_s)
+        limit, longest_s = limits[place], wait_s(place)
         self._on_refused(limit.kind)
-        again = f"Try again in {math.ceil(wait_s * 1000) / 1000:g} s."
-        if limit.kind is LimitKind.REQUESTS:
-            problem = f"may send {limit.size} requests a minute, and has sent them. {again}"
-        elif limit.kind is LimitKind.PARALLEL:
-            problem = (
-                f"may have {limit.size} requests at the same time, and has them. Try again when one"
-                " of them has ended."
-            )
-        else:
-            left = limit.left(used[limits.index(limit)])
-            problem = (
-                f"may use {limit.size} tokens a minute, of which {left} are left. This request is "
-                f"expected to use {tokens}. {again}"
-            )
+        again = f"Try again in {math.ceil(longest_s * 1000) / 1000:g} s."
+        match limit.kind:
+            case LimitKind.REQUESTS:
+                problem = f"may send {limit.size} requests a minute, and has sent them. {again}"
+            case LimitKind.PARALLEL:
+                problem = (
+                    f"may have {limit.size} requests at the same time, and has them. Try again "
+                    "when one of them has ended."
+                )
+            case LimitKind.TOKENS:
+                problem = (
+                    f"may use {limit.size} tokens a minute, of which {limit.left(used[place])} are "
+                    f"left. This request is expected to use {admission.tokens}. {again}"
+                )
+        owner, _, name = limit.subject.partition(":")
         return AdmissionError(
-            f"Rate limit reached: the {limit.owner} {problem}",
+            f"Rate limit reached: the {owner} {name!r} {problem}",
             code="rate_limit_exceeded",
             kind="tokens" if limit.kind is LimitKind.TOKENS else "requests",
-            retry_after_s=wait_s,
-            headers=_headers(request.path, limits, used),
+            retry_after_s=longest_s,
+            headers=_headers(admission.path, limits, used),
         )
 
 
 def used_tokens(record: Record | None) -> int | None:
-    """Return the tokens of all candidates of a request, with those that were read from caches.
+    """Return the tokens of all answers of a request, with those that were read from caches.
 
     None means that an answer's tokens are not known; a request without an answer has used none.
     """
     if record is None:
         return 0
-    candidates = record.candidates or ()
-    counts = [(each.prompt_tokens or 0) + (each.completion_tokens or 0) for each in candidates]
-    if not any(each.is_accepted for each in candidates):
-        if record.prompt_tokens is None and record.completion_tokens is None:
-            if record.status < 400 and not counts:
-                return None
-        else:
-            counts.append((record.prompt_tokens or 0) + (record.completion_tokens or 0))
-    return sum(counts)
+    known = [each for each in record.answers if each.prompt_tokens is not None]
+    if not known and record.status < 400:
+        return None
+    return sum((each.prompt_tokens or 0) + (each.completion_tokens or 0) for each in known)
 
 
 def _headers(path: str, limits: Sequence[Limit], used: Sequence[int]) -> tuple[RawHeader, ...]:

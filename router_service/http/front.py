@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from opentelemetry.trace import Tracer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router_service.access.admission import Grant
-from router_service.access.limits import IncomingRequest
+from router_service.access.limits import Admission
 from router_service.apis.api import HEADER_PREFIXES
 from router_service.core.errors import (
     InvalidRequestError,
@@ -111,8 +110,8 @@ class Front:
                 await refuse(self._gateway, scope, error)(scope, receive, send_with_headers)
         finally:
             final = status or CLIENT_LEFT
-            if call.admitted is not None:
-                self._settle(call, *call.admitted, final)
+            if call.admission is not None:
+                self._settle(call, call.admission, final)
             if not call.is_logged:
                 self._gateway.recorder.ended(call, final, RecordKind.OWN, method=scope["method"])
             route = call.path if call.path in ENDPOINTS else None
@@ -180,14 +179,14 @@ class Front:
         if self._gateway.drain.has_begun and path.startswith(SHED_PREFIXES):
             # So that the client connects elsewhere.
             headers = [*(each for each in headers if each[0].lower() != _CLOSE[0]), _CLOSE]
-        if call.admitted is not None and call.admitted[1].headers:
-            headers = _with_granted(headers, call.admitted[1].headers)
+        if call.admission is not None and call.admission.headers:
+            headers = _with_granted(headers, call.admission.headers)
         return headers
 
-    def _settle(self, call: Call, admitted: IncomingRequest, grant: Grant, status: int) -> None:
+    def _settle(self, call: Call, admission: Admission, status: int) -> None:
         """Account for a request that was admitted."""
         try:
-            self._gateway.access.settle(admitted, grant, status, call.record)
+            self._gateway.access.settle(admission, status, call.record)
         except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
             _log.exception("settlement failed: id=%s status=%d", call.decision_id, status)
 

@@ -192,7 +192,7 @@ async def _plan(
 ) -> None:
     """Plan a request within its budget; raises SwitchcraftError."""
     router, started_s = engine.settings.router, time.perf_counter()
-    allowance = None if call.admitted is None else call.admitted[1].allowance
+    allowance = None if call.admission is None else call.admission.allowance
     headers = PolicyHeaders(call.headers, router.verification, call.key, allowance)
     plan = await plan_request(gateway, engine, endpoint, body, headers=headers, timer=call.timer)
     call.decision_s = time.perf_counter() - started_s

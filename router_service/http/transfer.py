@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from router_service.access.budgets import ExpectedCost
-from router_service.access.limits import IncomingRequest
+from router_service.access.limits import Admission
 from router_service.core.errors import InvalidRequestError
 from router_service.core.refusals import BODY_ENCODED, BODY_LATE, BODY_TOO_LARGE
 from router_service.http.error_responses import CALL
@@ -89,8 +89,9 @@ async def admit(
     `reports_tokens` tells whether the request will have a decision record. From now on,
     the request will be settled.
     """
-    incoming = IncomingRequest(call.decision_id, call.key, path, size_bytes, reports_tokens)
-    call.admitted = incoming, await gateway.access.admit(incoming)
+    admission = Admission(call.decision_id, call.key, path, size_bytes, reports_tokens)
+    await gateway.access.admit(admission)
+    call.admission = admission
 
 
 async def reserve(gateway: Gateway, call: Call, cost: ExpectedCost) -> float:
@@ -98,9 +99,9 @@ async def reserve(gateway: Gateway, call: Call, cost: ExpectedCost) -> float:
 
     Raises AdmissionError. It may wait, so the client has to be watched.
     """
-    if call.admitted is None:
+    if call.admission is None:
         return math.inf
-    return await gateway.access.reserve(*call.admitted, cost)
+    return await gateway.access.reserve(call.admission, cost)
 
 
 def read_deadline(call: Call) -> float:

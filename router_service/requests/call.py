@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from router_service.access.admission import Grant
 from router_service.access.key import NO_KEY, Key
-from router_service.access.limits import IncomingRequest
+from router_service.access.limits import Admission
 from router_service.apis.registry import read_usage
 from router_service.apis.usage import CHARACTERS_PER_TOKEN, Usage
 from router_service.checker.usability import AnswerTerms
@@ -64,8 +63,8 @@ class Call:
     """The client's API key."""
     hold_memory: ReserveMemory = unlimited
     """Counts bytes towards the request's slot until it ends; raises OverloadedError."""
-    admitted: tuple[IncomingRequest, Grant] | None = None
-    """The request as admission saw it, with the grant; None until the request is admitted."""
+    admission: Admission | None = None
+    """What the request has taken of limits and budgets; None until it is admitted."""
     refusal: str | None = None
     """Code of the error with which the gateway has refused the request; None if it has not."""
     is_logged: bool = False
@@ -292,7 +291,7 @@ class Call:
         }
         if plan.decision is not None and plan.decision.familiarity is not None:
             values[b"x-switchcraft-familiarity"] = f"{plan.decision.familiarity:.4f}"
-        allowance = self.admitted[1].allowance if self.admitted else None
+        allowance = None if self.admission is None else self.admission.allowance
         if allowance is not None:
             values[b"x-switchcraft-budget-left-usd"] = f"{max(0.0, allowance.left_usd):.6f}"
         if plan.budget is not None:

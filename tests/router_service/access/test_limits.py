@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 
 from router_service.access.key import Key, Limits
 from router_service.access.limits import (
-    IncomingRequest,
+    Admission,
     LimitKind,
     RateLimits,
-    TakenLimits,
     UsualTokens,
 )
 from router_service.core.errors import AdmissionError, StoreError
@@ -29,8 +27,13 @@ from tests.records import make_record
 from tests.router_service.store.conftest import LIMITS
 from tests.serving import wait_for_async
 
-TOKENS = {"prompt_tokens": 100, "completion_tokens": 50}
-RECORD = make_record(**TOKENS)
+
+def answered(prompt_tokens: int | None = 100, completion_tokens: int | None = 50) -> Record:
+    """Return the record of a request whose answer has so many tokens."""
+    answer = AnswerResult(
+        "small", 1.0, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
+    )
+    return make_record(answers=(answer,))
 
 
 class Requests:
@@ -43,27 +46,21 @@ class Requests:
         self.limits = RateLimits(store, self.refused.append)
         self._sent = 0
 
-    def send(self, key: Key, size_bytes: int = 400) -> tuple[IncomingRequest, TakenLimits | None]:
-        """Admit a request, and return it with what it has taken; raises AdmissionError."""
+    def send(self, key: Key, size_bytes: int = 400) -> Admission:
+        """Admit a request; raises AdmissionError."""
         self._sent += 1
-        request = IncomingRequest(f"dec_{self._sent}", key, "/chat/completions", size_bytes)
-        return request, asyncio.run(self.limits.admit(request))
+        sent = Admission(f"dec_{self._sent}", key, "/chat/completions", size_bytes)
+        asyncio.run(self.limits.admit(sent))
+        return sent
 
-    def end(
-        self,
-        sent: tuple[IncomingRequest, TakenLimits | None],
-        record: Record | None = RECORD,
-    ) -> None:
+    def end(self, sent: Admission, record: Record | None = None) -> None:
         """Settle a request."""
-        request, taken = sent
-        assert taken is not None
-        self.limits.settle(request, taken, record)
+        self.limits.settle(sent, record or answered())
 
 
-def tokens_left(sent: tuple[IncomingRequest, TakenLimits | None]) -> int:
+def tokens_left(sent: Admission) -> int:
     """Return how many tokens were left after a request was admitted."""
-    assert sent[1] is not None
-    return int(dict(sent[1].headers)[b"x-ratelimit-remaining-tokens"])
+    return int(dict(sent.headers)[b"x-ratelimit-remaining-tokens"])
 
 
 def limited(tokens_per_minute: int) -> Key:
@@ -78,53 +75,38 @@ def test_tokens_are_replaced_by_those_that_were_used() -> None:
     assert tokens_left(sent) == 6000 - (400 // 4 + 256)
     requests.end(sent)
     for used in (200, 4000):
-        requests.end(requests.send(key), replace(RECORD, prompt_tokens=used - 50))
+        requests.end(requests.send(key), answered(used - 50))
     last = requests.send(key, 0)
-    assert last[1] is not None
-    assert last[1].tokens > 256, "the key's answers are longer than expected"
-    assert tokens_left(last) == 6000 - (150 + 200 + 4000) - last[1].tokens
+    assert last.tokens > 256, "the key's answers are longer than expected"
+    assert tokens_left(last) == 6000 - (150 + 200 + 4000) - last.tokens
 
 
 @pytest.mark.parametrize(
-    ("changes", "used"),
+    ("record", "used"),
     [
-        ({"status": 502, "prompt_tokens": None}, 50),
-        ({"status": 502, "prompt_tokens": None, "completion_tokens": None}, 0),
-        ({"prompt_tokens": None, "completion_tokens": None}, 356),
+        (make_record(status=502), 0),
+        (answered(), 150),
+        (answered(None, None), 356),
     ],
 )
-def test_only_known_tokens_are_corrected(changes: dict[str, int | None], used: int) -> None:
+def test_only_known_tokens_are_corrected(record: Record, used: int) -> None:
     """A request without an answer has used none.
 
     An answer without counts, such as speech, keeps the estimate.
     """
     requests, key = Requests(), limited(60_000)
-    requests.end(requests.send(key), make_record(**(TOKENS | changes)))
+    requests.end(requests.send(key), record)
     after = requests.send(key)
-    assert after[1] is not None
-    assert tokens_left(after) == 60_000 - used - after[1].tokens
+    assert tokens_left(after) == 60_000 - used - after.tokens
 
 
-@pytest.mark.parametrize("is_accepted", [True, False])
-def test_tokens_of_all_candidates_count(is_accepted: bool) -> None:
-    """Rejected candidates are counted too, and an answer after they have failed is added."""
-    candidates = tuple(
-        AnswerResult(
-            arm=arm,
-            model=arm,
-            step=1,
-            is_accepted=is_accepted and arm == "b",
-            prompt_tokens=100,
-            completion_tokens=50,
-            seconds=1.0,
-        )
-        for arm in "abc"
-    )
+def test_tokens_of_all_answers_count() -> None:
+    """Rejected candidates, answers that no client can use, and the accepted one are counted."""
     requests, key = Requests(), limited(60_000)
-    requests.end(requests.send(key), replace(RECORD, answers=candidates))
+    answers = answered().answers * 3
+    requests.end(requests.send(key), make_record(answers=answers))
     after = requests.send(key)
-    assert after[1] is not None
-    assert 60_000 - tokens_left(after) - after[1].tokens == (450 if is_accepted else 600)
+    assert 60_000 - tokens_left(after) - after.tokens == 450
 
 
 def test_a_request_beyond_the_whole_limit_is_admitted_if_nothing_is_used() -> None:
@@ -134,7 +116,7 @@ def test_a_request_beyond_the_whole_limit_is_admitted_if_nothing_is_used() -> No
     with pytest.raises(AdmissionError) as caught:
         requests.send(key, 8000)
     assert caught.value.retry_after_s == pytest.approx(2256 / 1000 * 60, abs=0.1)
-    requests.end(sent, replace(RECORD, prompt_tokens=2000))
+    requests.end(sent, answered(2000))
     requests.clock.now_s += 60
     with pytest.raises(AdmissionError):
         requests.send(key, 400)

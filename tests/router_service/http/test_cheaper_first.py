@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.access.admission import Access, Grant
+from router_service.access.admission import Access
 from router_service.access.allowance import Allowance
-from router_service.access.budgets import ExpectedCost
-from router_service.access.limits import IncomingRequest
+from router_service.access.limits import Admission
 from router_service.core.record import Record
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.serving.app import create_app
@@ -45,19 +43,11 @@ class Paced(Access):
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
 
-    async def admit(self, request: IncomingRequest) -> Grant:
+    async def admit(self, admission: Admission) -> None:
         """Admit the request with the allowance."""
-        del request
-        return Grant(allowance=self.allowance)
+        admission.allowance = self.allowance
 
-    async def reserve(self, request: IncomingRequest, grant: Grant, cost: ExpectedCost) -> float:
-        """Allow any cost."""
-        del request, grant, cost
-        return math.inf
-
-    def settle(
-        self, request: IncomingRequest, grant: Grant, status: int, record: Record | None
-    ) -> None:
+    def settle(self, admission: Admission, status: int, record: Record | None) -> None:
         """Do nothing."""
 
     async def aclose(self) -> None:
