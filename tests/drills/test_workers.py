@@ -238,7 +238,10 @@ def temporary() -> Iterator[Path]:
 
 
 def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, temporary: Path) -> None:
-    """Without a configuration the workers use their parent's sandbox, and they end with it."""
+    """Without a configuration the workers use their parent's sandbox, and they end with it.
+
+    What they share with it is never reported as unreachable, nor as reachable again.
+    """
     port, log = free_port(), tmp_path / "log"
     environment = {"SWITCHCRAFT_WORKERS": "2", "TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
@@ -252,6 +255,7 @@ def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, tempo
             for pid in two_workers(served):
                 with only_worker(pid, served) as one:
                     assert ask(one, 1) == {200}
+            assert "reachable" not in log.read_text()
         finally:
             process.kill()
         wait_until(lambda: not workers(served), "no worker holds the port")
