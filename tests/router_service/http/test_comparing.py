@@ -31,13 +31,14 @@ def compared(http: httpx.Client) -> list[dict[str, Any]]:
 
 def wait_for_stored(http: httpx.Client, count: int) -> dict[str, Any]:
     """Return what is shown of the only compared model, once so many requests are stored."""
+    found: list[dict[str, Any]] = []
 
-    def stored() -> bool:
-        shown = compared(http)
-        return bool(shown) and (shown[0]["total"] or {}).get("comparisons", 0) >= count
+    def are_stored() -> bool:
+        found[:] = compared(http)
+        return bool(found) and (found[0]["total"] or {}).get("comparisons", 0) >= count
 
-    wait_for(stored, f"{count} comparisons are stored")
-    (shown,) = compared(http)
+    wait_for(are_stored, f"{count} comparisons are stored")
+    (shown,) = found
     return shown
 
 
