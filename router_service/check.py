@@ -42,7 +42,7 @@ from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
-from router_service.store.opening import log_warnings, open_backend
+from router_service.store.opening import log_warnings, open_store
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 
@@ -112,8 +112,7 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
     yield from (Finding("expected", Status.OK, line) for line in expected)
     store_url = settings.server.shared_store
     if store_url is not None:
-        backend = open_backend(store_url, settings.server.store_limits)
-        yield from _checked("redis", lambda: asyncio.run(backend.ping()))
+        yield from _checked("redis", lambda: asyncio.run(_try_store(settings, store_url)))
     if settings.tracing.otlp_endpoint is not None:
         yield from _checked("tracing", _import_exporter)
     yield from _checked("port", lambda: _try_port(settings))
@@ -194,6 +193,15 @@ def _import_exporter() -> str:
     from router_service.telemetry import otlp  # noqa: F401, PLC0415
 
     return "the exporter is installed"
+
+
+async def _try_store(settings: Settings, url: str) -> str:
+    store = open_store(url, settings.server.store_limits)
+    try:
+        await store.read(())
+        return "answers"
+    finally:
+        await store.aclose()
 
 
 def _try_port(settings: Settings) -> str:

@@ -25,8 +25,8 @@ from router_service.requests.parsing import ParsedRequest
 from router_service.requests.planning import Plan
 from router_service.requests.turns import ConversationTurn, has_stalled, is_in_tool_loop
 from router_service.router import Decision
-from router_service.store.memory import MemoryStore
-from router_service.store.records import GuardedStore
+from router_service.store.memory import LocalRecords
+from router_service.store.records import Records
 from router_service.telemetry.metrics import Metrics
 
 MAX_WAIT_S = 0.02
@@ -41,8 +41,8 @@ class Conversations:
 
     def __init__(
         self,
-        local: MemoryStore[ConversationState],
-        shared: GuardedStore[ConversationState] | None,
+        local: LocalRecords[ConversationState],
+        shared: Records[ConversationState] | None,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
         max_wait_s: float = MAX_WAIT_S,
@@ -132,7 +132,7 @@ class Conversations:
             await asyncio.wait([read], timeout=self._max_wait_s)
         return self._local.find(conversation_id)
 
-    async def _read(self, shared: GuardedStore[ConversationState], conversation_id: str) -> None:
+    async def _read(self, shared: Records[ConversationState], conversation_id: str) -> None:
         """Copy a state from the shared store, if it is newer than the local one."""
         with suppress(StoreError):
             found, own = await shared.get(conversation_id), self._local.find(conversation_id)
@@ -140,11 +140,11 @@ class Conversations:
                 self._local.keep(found)
 
     async def aclose(self) -> None:
-        """Close the shared store's connections."""
+        """End the reads, and finish the writes to the shared store."""
         for read in self._reads:
             read.cancel()
         if self._shared is not None:
-            await self._shared.aclose()
+            await self._shared.drain()
 
 
 class ConversationDecisions(StoredRecord):
@@ -163,7 +163,7 @@ class ConversationIndex:
     Of two requests of a conversation that end at the same time in two processes, one may be lost.
     """
 
-    def __init__(self, store: GuardedStore[ConversationDecisions]) -> None:
+    def __init__(self, store: Records[ConversationDecisions]) -> None:
         """Keep the decisions in this store."""
         self._store = store
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,6 +191,6 @@ class ConversationIndex:
         self._store.save(ConversationDecisions(id=conversation_id, decisions=decisions))
 
     async def aclose(self) -> None:
-        """Finish the writes, and close the store's connections."""
+        """Finish the writes."""
         await asyncio.gather(*self._tasks)
-        await self._store.aclose()
+        await self._store.drain()

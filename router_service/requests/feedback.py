@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,7 +43,8 @@ from router_service.core.refusals import RECORD_NOT_FOUND
 from router_service.requests.call import Call
 from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
-from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
+from router_service.store.backends import Store
+from router_service.store.records import EvidenceMark, FeedbackMark, Records, RememberedCall
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
 from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, Metrics, probability_bin
 from router_service.telemetry.usage import LaterSum, UsageEntry, UsageHistory
@@ -183,19 +185,14 @@ class WeakEvidence:
     counts once, even if its result is sent again.
     """
 
-    def __init__(
-        self,
-        calls: GuardedStore[RememberedCall],
-        marks: GuardedStore[EvidenceMark],
-        *,
-        keeps_names: bool,
-    ) -> None:
-        """Remember calls in these stores.
+    def __init__(self, store: Store, on_error: Callable[[str], None], *, keeps_names: bool) -> None:
+        """Remember calls in a store, which only this object's event loop uses.
 
         Tool names are hashed if `keeps_names` is false, or if they exceed `MAX_NAME_CHARACTERS`.
         """
-        self._calls = calls
-        self._marks = marks
+        self._store = store
+        self._calls = Records(store, RememberedCall, on_error)
+        self._marks = Records(store, EvidenceMark, on_error)
         self._keeps_names = keeps_names
 
     async def find(
@@ -264,9 +261,9 @@ class WeakEvidence:
         return list(found.values())
 
     async def aclose(self) -> None:
-        """Close the stores' connections."""
-        await self._calls.aclose()
-        await self._marks.aclose()
+        """Close the store's connections."""
+        with suppress(StoreError):
+            await self._store.aclose()
 
     def _tool(self, call: WrittenCall) -> str:
         is_kept = self._keeps_names and len(call.name) <= MAX_NAME_CHARACTERS
@@ -378,8 +375,8 @@ class Feedback:
 
     def __init__(
         self,
-        decisions: GuardedStore[DecisionRecord],
-        marks: GuardedStore[FeedbackMark],
+        decisions: Records[DecisionRecord],
+        marks: Records[FeedbackMark],
         background: BackgroundLog,
         metrics: Metrics,
         usage: UsageHistory,
@@ -447,5 +444,5 @@ class Feedback:
         return given.verdict
 
     async def aclose(self) -> None:
-        """Close the store's connections."""
-        await self._marks.aclose()
+        """Finish the writes."""
+        await self._marks.drain()

@@ -16,8 +16,8 @@ from router_service.apis.references import CONTINUATION_FIELDS
 from router_service.core.errors import InvalidRequestError, StoreError
 from router_service.core.refusals import OBJECT_NOT_FOUND, response_not_found
 from router_service.core.values import request_value
-from router_service.store.memory import MemoryStore
-from router_service.store.records import GuardedStore, UpstreamObject
+from router_service.store.memory import LocalRecords
+from router_service.store.records import Records, UpstreamObject
 
 MAX_SEGMENTS = 16
 """Largest number of path segments that are checked, because each may need a look-up. OpenAI's
@@ -171,8 +171,8 @@ class UpstreamObjectIndex:
 
     def __init__(
         self,
-        local: MemoryStore[UpstreamObject],
-        shared: GuardedStore[UpstreamObject] | None = None,
+        local: LocalRecords[UpstreamObject],
+        shared: Records[UpstreamObject] | None = None,
     ) -> None:
         self._local = local
         self._shared = shared
@@ -209,6 +209,6 @@ class UpstreamObjectIndex:
         return stored
 
     async def aclose(self) -> None:
-        """Close the shared store's connections."""
+        """Finish the writes to the shared store."""
         if self._shared is not None:
-            await self._shared.aclose()
+            await self._shared.drain()

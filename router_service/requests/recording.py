@@ -23,7 +23,7 @@ from router_service.policies.explanations import explanation_of
 from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate, answer_cost_usd
 from router_service.router import Decision
-from router_service.store.records import GuardedStore
+from router_service.store.records import Records
 from router_service.telemetry.logs import log_fields, log_requests
 from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.recent_requests import RecentRequests
@@ -51,7 +51,7 @@ class Recorder:
     def __init__(
         self,
         metrics: Metrics,
-        store: GuardedStore[DecisionRecord],
+        store: Records[DecisionRecord],
         usage: UsageHistory,
         recent: RecentRequests,
         on_ended: Callable[[Call], None] = lambda _: None,

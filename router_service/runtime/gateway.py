@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from router_service.access.keyring import COMPARE_NAMES_S, REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
 from router_service.access.pacing import READ_EVERY_S, Pacing
 from router_service.core.decision_record import DecisionRecord
+from router_service.core.errors import StoreError
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
 from router_service.database.engine import SQLITE_PREFIX, Database
@@ -47,14 +48,11 @@ from router_service.runtime.gauges import Gauges
 from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
 from router_service.settings import BudgetSettings, Settings
-from router_service.store.backends import R
-from router_service.store.memory import MemoryBackend
-from router_service.store.opening import open_backend
+from router_service.store.memory import MemoryStore, R
+from router_service.store.opening import open_store
 from router_service.store.records import (
-    EvidenceMark,
     FeedbackMark,
-    GuardedStore,
-    RememberedCall,
+    Records,
     UpstreamObject,
 )
 from router_service.store.shared_limits import SharedLimits
@@ -117,23 +115,25 @@ class Gateway:
 
         # Where records and shared state are kept.
         own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
-        store = open_backend(server.shared_store or own_store, server.store_limits)
+        address = server.shared_store or own_store
+        store = open_store(address, server.store_limits)
         # Some records are also kept in this process, where requests find them without waiting.
         memory = store
-        if not isinstance(memory, MemoryBackend):
-            memory = MemoryBackend(server.store_limits)
-        self._kept_records = memory.stores
+        if not isinstance(memory, MemoryStore):
+            memory = MemoryStore(server.store_limits)
+        self._shared_store = store
+        self._kept_records = memory.kept
 
-        def records(kind: type[R]) -> GuardedStore[R]:
-            return GuardedStore(store.records(kind), on_store_error)
+        def records(kind: type[R]) -> Records[R]:
+            return Records(store, kind, on_store_error)
 
-        def records_of_others(kind: type[R]) -> GuardedStore[R] | None:
+        def records_of_others(kind: type[R]) -> Records[R] | None:
             return records(kind) if store.is_shared else None
 
         def on_store_error(operation: str) -> None:
             self.metrics.storage_errors.labels("store", operation).inc()
 
-        limits = SharedLimits(store.limit_store(), on_store_error)
+        limits = SharedLimits(store, on_store_error)
         self.access = self._create_access(settings, limits)
 
         # What requests know of earlier requests, and what is recorded of them.
@@ -147,9 +147,9 @@ class Gateway:
         )
         self.conversation_index = ConversationIndex(records(ConversationDecisions))
         log = settings.decision_log
-        evidence = WeakEvidence(
-            records(RememberedCall), records(EvidenceMark), keeps_names=log.content
-        )
+        # Evidence is found in a thread with an event loop of its own, which connections belong to.
+        evidence_store = open_store(address, server.store_limits) if store.is_shared else store
+        evidence = WeakEvidence(evidence_store, on_store_error, keeps_names=log.content)
         self.usage = UsageHistory(settings.usage, settings.database)
         self.background = BackgroundLog(log, self.metrics, self.usage, evidence)
 
@@ -189,7 +189,7 @@ class Gateway:
         self._announces = source is not None and source.builder.announces
         self.reloader = Reloader(self, source)
         self.syncer: Syncer = Syncer(
-            store.shared_state(),
+            store,
             self.metrics,
             adopt=self.breakers.adopt,
             follower=self.reloader,
@@ -310,7 +310,6 @@ class Gateway:
         self.decisions.close()
         self.lists.close()
         await self.reloader.aclose()
-        await self.syncer.aclose()
         await self.comparer.aclose()
         await self.engine.retire()
         self.recorder.flush()
@@ -319,11 +318,13 @@ class Gateway:
         self.recent_requests.close()
         await self.access.aclose()  # before the database's last write
         await anyio.to_thread.run_sync(self.database.close)
-        await self.store.aclose()
+        await self.store.drain()
         await self.feedback.aclose()
         await self.held.aclose()
         await self.conversations.aclose()
         await self.conversation_index.aclose()
+        with suppress(StoreError):
+            await self._shared_store.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
 

@@ -29,7 +29,7 @@ from router_service.router import Router
 from router_service.runtime.engine import Engine, EngineBuilder, pointer_directory
 from router_service.runtime.syncing import Syncer
 from router_service.settings import Settings
-from router_service.store.opening import open_backend
+from router_service.store.opening import open_store
 from router_service.store.pointers import FilePointer
 from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics
@@ -313,11 +313,11 @@ def load_first_router(
 
     async def read_shared() -> bytes | None:
         assert store_url is not None  # noqa: S101 - for types
-        state = open_backend(store_url, settings.server.store_limits).shared_state()
+        store = open_store(store_url, settings.server.store_limits)
         try:
-            return (await state.read(())).publication
+            return (await store.read(())).publication
         finally:
-            await state.aclose()
+            await store.aclose()
 
     try:
         text = asyncio.run(read_shared()) if place == "redis" else FilePointer(place).read_text()

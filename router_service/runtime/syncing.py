@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from router_service.core.errors import PublicationError, StoreError
 from router_service.core.releases import Publication
-from router_service.store.backends import SharedState, Snapshot
+from router_service.store.backends import Snapshot, Store
 from router_service.store.pointers import FilePointer
 from router_service.store.records import Reachability
 from router_service.telemetry.metrics import Metrics
@@ -66,7 +66,7 @@ class Syncer:
 
     def __init__(
         self,
-        state: SharedState,
+        state: Store,
         metrics: Metrics,
         *,
         adopt: Adopt,
@@ -149,11 +149,6 @@ class Syncer:
             pointer = None
         self._follower.follow(pointer, self._rejected | self._unsent_rejections.keys())
         self._after_sync()
-
-    async def aclose(self) -> None:
-        """Close the connection to the shared state."""
-        with suppress(StoreError):
-            await self._state.aclose()
 
     async def _exchange(self) -> Snapshot | None:
         """Write local changes and return the shared state, or None if it cannot be reached."""

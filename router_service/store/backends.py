@@ -5,15 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
-
-from router_service.core.decision_record import Storable, StoredRecord
+from typing import ClassVar, NamedTuple
 
 SETTING = "server.redis_url"
 """The setting with the address of the Redis that replicas share."""
-
-R = TypeVar("R", bound=StoredRecord)
-R_co = TypeVar("R_co", bound=StoredRecord, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +32,6 @@ class StoreLimits:
         return self.by_kind.get(kind, self.default)
 
 
-class RecordStore(Protocol[R_co]):
-    """Store for records of one kind, which expire. Each operation raises StoreError."""
-
-    async def put(self, record: Storable) -> None:
-        """Keep a record under its id."""
-
-    async def add(self, record: Storable) -> bool:
-        """Keep a record if its id is new, and return whether it was."""
-
-    async def get(self, record_id: str) -> R_co | None:
-        """Return a record, or None if it is unknown or has expired."""
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-
-
 @dataclass(frozen=True, slots=True)
 class CoolDown:
     """A cool-down of a deployment that a replica has started."""
@@ -72,29 +51,6 @@ class Snapshot:
     publication: bytes | None = None
     """The pointer's text (see `core.releases`), cut one byte after `MAX_POINTER_BYTES`, or None if
     nothing is published."""
-
-
-class SharedState(Protocol):
-    """State that replicas share. Every operation raises StoreError if the state is unreachable."""
-
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return the pointer and the cool-downs of these deployments, in one round trip."""
-
-    async def is_rejected(self, release_key: str) -> bool:
-        """Return whether a replica has rejected a release."""
-
-    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Start a cool-down. Of two cool-downs, the one that ends later counts.
-
-        A cool-down cannot be ended early: while it lasts, the deployment gets no request, so
-        nothing can show that the deployment has recovered.
-        """
-
-    async def reject(self, release_key: str, reason: str) -> None:
-        """Reject a release, so that no replica tries it again."""
-
-    async def aclose(self) -> None:
-        """Close the connections."""
 
 
 MINUTE_US = 60_000_000
@@ -143,9 +99,49 @@ def fits(demands: Iterable[LimitDemand], used: Iterable[int]) -> bool:
     return all(use <= demand.most for demand, use in zip(demands, used, strict=True))
 
 
-class LimitStore(Protocol):
-    """Rates and slots that replicas use together. Each operation raises StoreError."""
+class Store(ABC):
+    """Place where gateways keep records, shared state and limits.
 
+    Connections are opened on first use, and belong to one event loop. Every operation raises
+    StoreError if the store is unreachable.
+    """
+
+    is_shared: ClassVar[bool] = True
+    """Whether other processes see what is kept here."""
+
+    @abstractmethod
+    async def put(self, kind: str, record_id: str, text: bytes, owner: str | None) -> None:
+        """Keep a record of a kind under its id until it expires; `owner` is an API key."""
+
+    @abstractmethod
+    async def add(self, kind: str, record_id: str, text: bytes, owner: str | None) -> bool:
+        """Keep a record in one step if its id is new, and return whether it was."""
+
+    @abstractmethod
+    async def get(self, kind: str, record_id: str) -> bytes | None:
+        """Return a record, or None if it is unknown or has expired."""
+
+    @abstractmethod
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+        """Return the pointer and the cool-downs of these deployments, in one round trip."""
+
+    @abstractmethod
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a replica has rejected a release."""
+
+    @abstractmethod
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Start a cool-down. Of two cool-downs, the one that ends later counts.
+
+        A cool-down cannot be ended early: while it lasts, the deployment gets no request, so
+        nothing can show that the deployment has recovered.
+        """
+
+    @abstractmethod
+    async def reject(self, release_key: str, reason: str) -> None:
+        """Reject a release, so that no replica tries it again."""
+
+    @abstractmethod
     async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these if all fit, and otherwise nothing, in one step and one round trip.
 
@@ -154,41 +150,17 @@ class LimitStore(Protocol):
         renewed them for `SLOT_TTL_S`.
         """
 
+    @abstractmethod
     async def settle(self, corrections: Sequence[Correction]) -> None:
         """Correct rates and free slots. What is not in use, or not held, is ignored."""
 
+    @abstractmethod
     async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
         """Hold slots for another `SLOT_TTL_S`: requests by the name of their limit.
 
         Slots that the store has lost are held again, even beyond the limit.
         """
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Close the connections."""
-
-
-class Backend(ABC):
-    """Place where gateways keep records and shared state.
-
-    Each store and state that it returns has connections of its own, which it opens on
-    first use. So each may be used on another event loop.
-    """
-
-    is_shared: ClassVar[bool] = True
-    """Whether other processes see what is kept here."""
-
-    @abstractmethod
-    def records(self, kind: type[R]) -> RecordStore[R]:
-        """Return a store for one kind of record."""
-
-    @abstractmethod
-    def shared_state(self) -> SharedState:
-        """Return a view of the state that replicas share."""
-
-    @abstractmethod
-    def limit_store(self) -> LimitStore:
-        """Return a view of the rates and slots that replicas use together."""
-
-    @abstractmethod
-    async def ping(self) -> str:
-        """Use the backend once, and return what it is or does; raises StoreError."""

@@ -8,17 +8,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from router_service.core.decision_record import Storable
-from router_service.core.resources import ENTRY_BYTES, HeldMemory
+from router_service.core.decision_record import Storable, StoredRecord
+from router_service.core.resources import ENTRY_BYTES
 from router_service.core.values import request_value
 from router_service.store.backends import (
     MAX_USE_US,
-    Backend,
     CoolDown,
     Correction,
     LimitDemand,
-    R,
     Snapshot,
+    Store,
     StoreLimits,
 )
 
@@ -30,43 +29,7 @@ FIRST_CLEANING = 1000
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
-
-class MemoryBackend(Backend):
-    """The memory of this process, for a gateway with one process and without replicas."""
-
-    is_shared: ClassVar[bool] = False
-
-    def __init__(self, limits: StoreLimits) -> None:
-        """Start empty."""
-        self._limits = limits
-        self.stores: dict[str, HeldMemory] = {}
-        """The stores that `records` has created, by the kind of their records."""
-
-    def records(self, kind: type[R]) -> MemoryStore[R]:
-        """Return a new store for one kind of record."""
-        retention = self._limits.of(kind.kind)
-        store: MemoryStore[R] = MemoryStore(
-            kind,
-            ttl_s=retention.ttl_s,
-            max_records=retention.max_records,
-            clock=time.monotonic,
-            max_mean_bytes=kind.max_mean_bytes,
-        )
-        self.stores[kind.kind] = store
-        return store
-
-    def shared_state(self) -> MemorySharedState:
-        """Return new state, which this process shares with no other."""
-        return MemorySharedState(time.monotonic)
-
-    def limit_store(self) -> MemoryLimits:
-        """Return new rates and slots, which this process shares with no other."""
-        return MemoryLimits(time.monotonic)
-
-    async def ping(self) -> str:
-        """Return that this process has memory."""
-        return "keeps records in this process"
+R = TypeVar("R", bound=StoredRecord)
 
 
 @request_value(frozen=True, slots=True)
@@ -137,103 +100,27 @@ class ExpiringMap(Generic[K, V]):
         kept = self._entries.get(key)
         return None if kept is None or self._clock() >= kept.expires_s else kept.value
 
-    def clear(self) -> None:
-        """Drop all values."""
-        self._entries.clear()
-        self._keys_of.clear()
-        self.size_bytes = 0
 
-
-class MemoryStore(Generic[R]):
-    """Store for the last `max_records` records, which expire after `ttl_s` seconds.
+class LocalRecords(Generic[R]):
+    """The last records of one kind in this process's memory.
 
     Records are kept as JSON, as in Redis: a routed decision takes 1.2 KB as JSON and 5.1 KB as an
     object. Fields with their default are omitted, which saves a sixth.
     """
 
-    def __init__(
-        self,
-        kind: type[R],
-        *,
-        ttl_s: float,
-        max_records: int,
-        clock: Callable[[], float],
-        max_mean_bytes: int = MAX_MEAN_BYTES,
-    ) -> None:
-        """Start empty. `clock` returns seconds and never goes back."""
+    def __init__(self, kind: type[R], entries: ExpiringMap[str, bytes]) -> None:
         self._kind = kind
-        self._records: ExpiringMap[str, bytes] = ExpiringMap(
-            ttl_s=ttl_s, max_entries=max_records, clock=clock, max_mean_bytes=max_mean_bytes
-        )
-        self.max_bytes = self._records.max_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the records take."""
-        return self._records.size_bytes
-
-    async def put(self, record: Storable) -> None:
-        """Keep a record. The oldest records are dropped if there are too many."""
-        self.keep(record)
-
-    async def add(self, record: Storable) -> bool:
-        """Keep a record if its id is new, and return whether it was."""
-        is_new = self.find(record.id) is None
-        if is_new:
-            self.keep(record)
-        return is_new
-
-    async def get(self, record_id: str) -> R | None:
-        """Return a record that has not expired."""
-        return self.find(record_id)
-
-    async def aclose(self) -> None:
-        """Drop all records."""
-        self._records.clear()
+        self._entries = entries
 
     def keep(self, record: Storable) -> None:
-        """Keep a record, as `put` does."""
+        """Keep a record. The oldest records are dropped if there are too many."""
         text = record.stored_json()
-        size_bytes = len(record.id) + len(text)
-        self._records.keep(record.id, text, size_bytes, record.caller)
+        self._entries.keep(record.id, text, len(record.id) + len(text), record.caller)
 
     def find(self, record_id: str) -> R | None:
         """Return a record that has not expired. This may be called from any thread."""
-        kept = self._records.find(record_id)
+        kept = self._entries.find(record_id)
         return None if kept is None else self._kind.model_validate_json(kept)
-
-
-class MemorySharedState:
-    """Shared state of a gateway with one replica. It never contains a publication."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Start empty. `clock` returns seconds and never goes back."""
-        self._clock = clock
-        self._ends_s: dict[str, float] = {}
-        self._rejections: dict[str, str] = {}
-
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return the cool-downs of these deployments."""
-        now_s = self._clock()
-        self._ends_s = {name: end_s for name, end_s in self._ends_s.items() if end_s > now_s}
-        found = {name: self._ends_s[name] for name in deployment_ids if name in self._ends_s}
-        return Snapshot({name: CoolDown(end_s, end_s - now_s) for name, end_s in found.items()})
-
-    async def is_rejected(self, release_key: str) -> bool:
-        """Return whether this process has rejected a release."""
-        return release_key in self._rejections
-
-    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Start a cool-down, or extend one that ends earlier."""
-        end_s = self._clock() + duration_s
-        self._ends_s[deployment_id] = max(end_s, self._ends_s.get(deployment_id, end_s))
-
-    async def reject(self, release_key: str, reason: str) -> None:
-        """Record a rejection."""
-        self._rejections[release_key] = reason
-
-    async def aclose(self) -> None:
-        """Do nothing, because there is no connection."""
 
 
 class MemoryLimits:
@@ -302,19 +189,97 @@ class MemoryLimits:
         """Hold a slot for another `slot_ttl_s`, at once."""
         self._slots.setdefault(name, {})[holder] = self._clock() + self._slot_ttl_s
 
+
+class MemoryStore(Store):
+    """The memory of this process, which other processes may use through it.
+
+    It never contains a publication.
+    """
+
+    is_shared: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        limits: StoreLimits,
+        clock: Callable[[], float] = time.monotonic,
+        slot_ttl_s: float = math.inf,
+    ) -> None:
+        """Start empty. `clock` returns seconds and never goes back.
+
+        If other processes hold slots, `slot_ttl_s` is the time after which they must be renewed.
+        """
+        self._limits = limits
+        self._clock = clock
+        self.limits_in_use = MemoryLimits(clock, slot_ttl_s)
+        self.kept: dict[str, ExpiringMap[str, bytes]] = {}
+        """The records of each kind."""
+        self._ends_s: dict[str, float] = {}
+        self._rejections: set[str] = set()
+
+    def records(self, kind: type[R]) -> LocalRecords[R]:
+        """Return the records of one kind."""
+        return LocalRecords(kind, self._of_kind(kind.kind, kind.max_mean_bytes))
+
+    def _of_kind(self, kind: str, max_mean_bytes: int = MAX_MEAN_BYTES) -> ExpiringMap[str, bytes]:
+        if kind not in self.kept:
+            retention = self._limits.of(kind)
+            self.kept[kind] = ExpiringMap(
+                ttl_s=retention.ttl_s,
+                max_entries=retention.max_records,
+                clock=self._clock,
+                max_mean_bytes=max_mean_bytes,
+            )
+        return self.kept[kind]
+
+    async def put(self, kind: str, record_id: str, text: bytes, owner: str | None) -> None:
+        """Keep a record."""
+        self._of_kind(kind).keep(record_id, text, len(record_id) + len(text), owner)
+
+    async def add(self, kind: str, record_id: str, text: bytes, owner: str | None) -> bool:
+        """Keep a record if its id is new, and return whether it was."""
+        is_new = self._of_kind(kind).find(record_id) is None
+        if is_new:
+            await self.put(kind, record_id, text, owner)
+        return is_new
+
+    async def get(self, kind: str, record_id: str) -> bytes | None:
+        """Return a record that has not expired."""
+        return self._of_kind(kind).find(record_id)
+
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+        """Return the cool-downs of these deployments."""
+        now_s = self._clock()
+        self._ends_s = {name: end_s for name, end_s in self._ends_s.items() if end_s > now_s}
+        found = {name: self._ends_s[name] for name in deployment_ids if name in self._ends_s}
+        return Snapshot({name: CoolDown(end_s, end_s - now_s) for name, end_s in found.items()})
+
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a release was rejected here."""
+        return release_key in self._rejections
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Start a cool-down, or extend one that ends earlier."""
+        end_s = self._clock() + duration_s
+        self._ends_s[deployment_id] = max(end_s, self._ends_s.get(deployment_id, end_s))
+
+    async def reject(self, release_key: str, reason: str) -> None:  # noqa: ARG002
+        """Record a rejection; the log has its reason."""
+        self._rejections.add(release_key)
+
     async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these, or nothing, and return what was in use before."""
-        return self.take_now(holder, demands)
+        return self.limits_in_use.take_now(holder, demands)
 
     async def settle(self, corrections: Sequence[Correction]) -> None:
         """Correct rates and free slots."""
-        self.settle_now(corrections)
+        self.limits_in_use.settle_now(corrections)
 
     async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
         """Hold slots for another `slot_ttl_s`."""
         for name, holders in slots.items():
             for holder in holders:
-                self.renew_now(name, holder)
+                self.limits_in_use.renew_now(name, holder)
 
     async def aclose(self) -> None:
-        """Do nothing, because there is no connection."""
+        """Drop all records."""
+        self.kept.clear()

@@ -1,6 +1,6 @@
-"""Which backend an address names.
+"""Which store an address names.
 
-A backend is imported when its address is used. So a gateway without Redis never loads the Redis
+A store is imported when its address is used. So a gateway without Redis never loads the Redis
 client, which would take 0.17 s, mostly for OpenTelemetry's metrics if they are installed (python -X
 importtime).
 """
@@ -13,13 +13,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from router_service.core.addresses import check_redis_address, is_loopback
 from router_service.core.errors import ConfigError, MissingExtraError
-from router_service.store.backends import SETTING, Backend, StoreLimits
+from router_service.store.backends import SETTING, Store, StoreLimits
 
 _log = logging.getLogger("switchcraft.store")
 
 
-def open_backend(url: str, limits: StoreLimits) -> Backend:
-    """Return the backend at an address. No connection is opened yet.
+def open_store(url: str, limits: StoreLimits) -> Store:
+    """Return the store at an address. No connection is opened yet.
 
     `memory:` is the memory of this process, `workers:DIRECTORY` that of the parent whose workers
     share the directory, and any other address is that of a Redis. Raise ConfigError, which does not
@@ -27,21 +27,21 @@ def open_backend(url: str, limits: StoreLimits) -> Backend:
     """
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
-        from router_service.store.memory import MemoryBackend  # noqa: PLC0415
+        from router_service.store.memory import MemoryStore  # noqa: PLC0415
 
-        return MemoryBackend(limits)
+        return MemoryStore(limits)
     if scheme == "workers":
-        from router_service.store.parent_process import ParentBackend  # noqa: PLC0415
+        from router_service.store.parent_process import ParentStore  # noqa: PLC0415
 
-        return ParentBackend(rest)
+        return ParentStore(rest)
     try:
         check_shared_address(url)
     except ValueError as exc:
         # Without `from exc`: the cause could quote a part of the address, which may be a password.
         raise ConfigError("the configuration", SETTING, str(exc)) from None
-    from router_service.store.redis import RedisBackend  # noqa: PLC0415
+    from router_service.store.redis import RedisStore  # noqa: PLC0415
 
-    return RedisBackend(url, limits)
+    return RedisStore(url, limits)
 
 
 def check_shared_address(url: str) -> None:

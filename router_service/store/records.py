@@ -1,6 +1,6 @@
 """The kinds of records besides decisions, and a guard around a store.
 
-`GuardedStore.save` never delays a request: it writes in the background, and failures do not reach
+`Records.save` never delays a request: it writes in the background, and failures do not reach
 the request.
 """
 
@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Generic, TypeAlias, TypeVar
+
+from pydantic import ValidationError
 
 from router_service.core.decision_record import Storable, StoredRecord
 from router_service.core.errors import StoreError
-from router_service.store.backends import R, RecordStore
-from router_service.store.memory import MemoryStore
+from router_service.store.backends import Store
+from router_service.store.memory import LocalRecords, MemoryStore, R
 
 MAX_WRITES_IN_FLIGHT = 100
 """Largest number of concurrent writes. With the timeouts for Redis, this allows 500 writes per
@@ -32,8 +34,9 @@ LONGEST_PAUSE_S = 5.0
 
 _log = logging.getLogger("switchcraft.store")
 
-A = TypeVar("A")
 T = TypeVar("T")
+Write: TypeAlias = Callable[[str, str, bytes, str | None], Awaitable[T]]
+"""A method of `Store` that writes a record."""
 
 
 class UpstreamObject(StoredRecord):
@@ -86,8 +89,8 @@ class EvidenceMark(StoredRecord):
     kind: ClassVar[str] = "evidence"
 
 
-class GuardedStore(Generic[R]):
-    """Guard around a store, so that failures of the store do not delay requests.
+class Records(Generic[R]):
+    """Records of one kind in a store, whose failures do not delay requests.
 
     After a failure the store is not used for a while, because waiting for a slow store would cost
     more than doing without it.
@@ -95,16 +98,21 @@ class GuardedStore(Generic[R]):
 
     def __init__(
         self,
-        store: RecordStore[R],
+        store: Store,
+        kind: type[R],
         on_error: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Guard a store.
+        """Use a store.
 
-        `on_error` is called for each lost operation, with its name (`put`, `add`, `get`, `close`)
-        if it failed, or with the reason why it was not tried (`overflow`, `pause`).
+        `on_error` is called for each lost operation, with its name (`put`, `add`, `get`) if it
+        failed, or with the reason why it was not tried (`overflow`, `pause`).
         """
         self._store = store
+        self._local: LocalRecords[R] | None = None
+        if isinstance(store, MemoryStore) and not store.is_shared:
+            self._local = store.records(kind)
+        self._kind = kind
         self._on_error = on_error
         self._clock = clock
         self._reach = Reachability("store", "requests are served without it")
@@ -122,9 +130,9 @@ class GuardedStore(Generic[R]):
         an existing record with the same id is kept. A store in memory is written immediately,
         because there is nothing to wait for.
         """
-        if isinstance(self._store, MemoryStore):
-            if not is_new or self._store.find(record.id) is None:
-                self._store.keep(record)
+        if self._local is not None:
+            if not is_new or self._local.find(record.id) is None:
+                self._local.keep(record)
             return
         if self._reach.is_pausing(self._clock()):
             self._on_error("pause")
@@ -135,10 +143,7 @@ class GuardedStore(Generic[R]):
 
         async def write_record() -> None:
             with suppress(StoreError):  # already counted and logged
-                if is_new:
-                    await self._run("add", self._store.add, record)
-                else:
-                    await self._run("put", self._store.put, record)
+                await (self.add if is_new else self.put)(record)
 
         write = asyncio.create_task(write_record())
         self._writes.add(write)
@@ -146,45 +151,54 @@ class GuardedStore(Generic[R]):
 
     async def put(self, record: Storable) -> None:
         """Write a record and wait for it. Raise StoreError as `get` does."""
-        await self._attempt("put", self._store.put, record)
+        await self._write("put", self._store.put, record)
 
     async def add(self, record: Storable) -> bool:
-        """Write a record if its id is new. Raise StoreError as `get` does."""
-        return await self._attempt("add", self._store.add, record)
+        """Write a record if its id is new, and return whether it was. Raise StoreError."""
+        return await self._write("add", self._store.add, record)
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record, or None. Raise StoreError, and do so at once during a pause."""
-        return await self._attempt("get", self._store.get, record_id)
+        """Return a record, or None if it is unknown or damaged.
 
-    async def aclose(self) -> None:
-        """Wait at most `DRAIN_TIMEOUT_S` for the writes in flight, then close the store."""
+        Raise StoreError, and do so at once during a pause.
+        """
+        with self._guarding("get"):
+            text = await self._store.get(self._kind.kind, record_id)
+        try:
+            return None if text is None else self._kind.model_validate_json(text)
+        except ValidationError as exc:  # a damaged record is not an outage of the store
+            problem = exc.errors(include_input=False)[0]["msg"]
+            kind = self._kind.kind
+            _log.warning(
+                'damaged record in the store is ignored: kind=%s cause="%s"', kind, problem
+            )
+            return None
+
+    async def drain(self) -> None:
+        """Wait at most `DRAIN_TIMEOUT_S` for the writes in flight."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=DRAIN_TIMEOUT_S)
         for write in self._writes:
             write.cancel()
-        try:
-            await self._store.aclose()
-        except StoreError as exc:
-            self._record_failure("close", exc)
 
-    async def _attempt(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
+    async def _write(self, name: str, write: Write[T], record: Storable) -> T:
+        with self._guarding(name):
+            kind, text = self._kind.kind, record.stored_json()
+            return await write(kind, record.id, text, record.caller)
+
+    @contextmanager
+    def _guarding(self, name: str) -> Iterator[None]:
+        """Raise StoreError during a pause, and record whether the operation succeeds."""
         if self._reach.is_pausing(self._clock()):
             self._on_error("pause")
             raise StoreError("be used", "it failed a moment ago")
-        return await self._run(name, operation, argument)
-
-    async def _run(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
         try:
-            result = await operation(argument)
+            yield
         except StoreError as exc:
-            self._record_failure(name, exc)
+            self._on_error(name)
+            self._reach.record_failure(self._clock(), exc)
             raise
         self._reach.record_success()
-        return result
-
-    def _record_failure(self, operation: str, exc: StoreError) -> None:
-        self._on_error(operation)
-        self._reach.record_failure(self._clock(), exc)
 
 
 class Reachability:

@@ -16,16 +16,12 @@ Importing this module raises MissingExtraError if the extra `redis` is not insta
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Generic, NamedTuple
-
-from pydantic import ValidationError
+from typing import NamedTuple
 
 from router_service.core.addresses import check_redis_address
-from router_service.core.decision_record import Storable
 from router_service.core.errors import (
     ConfigError,
     MissingExtraError,
@@ -37,12 +33,11 @@ from router_service.store.backends import (
     MAX_USE_US,
     SETTING,
     SLOT_TTL_S,
-    Backend,
     CoolDown,
     Correction,
     LimitDemand,
-    R,
     Snapshot,
+    Store,
     StoreLimits,
 )
 
@@ -54,8 +49,6 @@ try:
     from redis.exceptions import RedisError, ResponseError, WatchError
 except ModuleNotFoundError as exc:
     raise MissingExtraError("the configuration", SETTING, "redis") from exc
-
-_log = logging.getLogger("switchcraft.store")
 
 KEY_PREFIX = "switchcraft:"
 MAX_RECORD_BYTES = 256 * 1024
@@ -156,91 +149,46 @@ for i, key in ipairs(KEYS) do hold(key, ARGV[i]) end
 """Holds slots. Arguments: the holder for each key."""
 
 
-class RedisBackend(Backend):
-    """A Redis server, which all replicas use."""
+class RedisStore(Store):
+    """A Redis server, which all replicas use. Every operation raises StoreError if Redis fails.
+
+    Records are under `switchcraft:KIND:ID` until they expire. A rate, under
+    `switchcraft:limit:NAME`, is the Unix time in microseconds, by the clock of Redis, at which
+    nothing of it is in use any more. Slots are a sorted set of requests by the time at which they
+    expire.
+
+    Operations on limits are sent one after another, so that a slot is never freed before it was
+    taken. Requests that wait for their turn are sent together: a command takes 0.14 ms of processor
+    time in this process, however many limits it has.
+    """
 
     def __init__(self, url: str, limits: StoreLimits) -> None:
-        """Store the parameters."""
-        self._url = url
+        """Connect on first use; raise ConfigError if the address is not a Redis address."""
+        self._redis = _connect(url)
         self._limits = limits
+        self._take = self._redis.register_script(TAKE_SCRIPT)
+        self._settle = self._redis.register_script(SETTLE_SCRIPT)
+        self._renew = self._redis.register_script(RENEW_SCRIPT)
+        self._turn = asyncio.Lock()
+        self._waiting: list[_Taking] = []
+        self._sending: set[asyncio.Task[None]] = set()
 
-    def records(self, kind: type[R]) -> RedisRecords[R]:
-        """Return the store for one kind of record."""
-        return RedisRecords(_connect(self._url), kind, ttl_s=self._limits.of(kind.kind).ttl_s)
+    async def put(self, kind: str, record_id: str, text: bytes, owner: str | None) -> None:  # noqa: ARG002
+        """Store a record."""
+        with _translate_errors(f"keep a {kind}"):
+            await self._redis.set(_key(kind, record_id), text, ex=self._limits.of(kind).ttl_s)
 
-    def shared_state(self) -> RedisSharedState:
-        """Return the state that all replicas share."""
-        return RedisSharedState(_connect(self._url))
+    async def add(self, kind: str, record_id: str, text: bytes, owner: str | None) -> bool:  # noqa: ARG002
+        """Store a record in one step if its id is new, and return whether it was stored."""
+        ttl_s = self._limits.of(kind).ttl_s
+        with _translate_errors(f"add a {kind}"):
+            return bool(await self._redis.set(_key(kind, record_id), text, ex=ttl_s, nx=True))
 
-    def limit_store(self) -> RedisLimits:
-        """Return the rates and slots that all replicas use."""
-        return RedisLimits(_connect(self._url))
-
-    async def ping(self) -> str:
-        """Return that Redis answers; raises StoreError."""
-        client = _connect(self._url)
-        try:
-            with _translate_errors("ping Redis"):
-                await client.ping()
-        finally:
-            await client.aclose()
-        return "answers"
-
-
-class RedisRecords(Generic[R]):
-    """Store for records of one kind, under `switchcraft:KIND:ID` until they expire."""
-
-    def __init__(self, client: Redis, kind: type[R], *, ttl_s: int) -> None:
-        self._redis = client
-        self._kind = kind
-        self._ttl_s = ttl_s
-
-    async def put(self, record: Storable) -> None:
-        """Store a record. Raise StoreError if Redis fails."""
-        with _translate_errors(f"keep a {self._kind.kind}"):
-            await self._redis.set(self._key(record.id), record.stored_json(), ex=self._ttl_s)
-
-    async def add(self, record: Storable) -> bool:
-        """Store a record in one step if its id is new, and return whether it was stored.
-
-        Raise StoreError if Redis fails.
-        """
-        with _translate_errors(f"add a {self._kind.kind}"):
-            key, value = self._key(record.id), record.stored_json()
-            return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
-
-    async def get(self, record_id: str) -> R | None:
-        """Return a record, or None if it is unknown or damaged.
-
-        Raise StoreError if Redis fails.
-        """
-        with _translate_errors(f"look up a {self._kind.kind}"):
-            value = await self._redis.getrange(self._key(record_id), 0, MAX_RECORD_BYTES)
-        if not value:
-            return None
-        try:
-            return self._kind.model_validate_json(value)
-        except ValidationError as exc:  # a damaged record is not an outage of the store
-            problem = exc.errors(include_input=False)[0]["msg"]
-            kind = self._kind.kind
-            _log.warning('damaged record in Redis is ignored: kind=%s cause="%s"', kind, problem)
-            return None
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        with _translate_errors("close its connections"):
-            await self._redis.aclose()
-
-    def _key(self, record_id: str) -> bytes:
-        # Some ids come from clients, and JSON allows lone surrogates in them.
-        return f"{KEY_PREFIX}{self._kind.kind}:{record_id}".encode(errors="surrogatepass")
-
-
-class RedisSharedState:
-    """State that replicas share through Redis. Every operation raises StoreError if Redis fails."""
-
-    def __init__(self, client: Redis) -> None:
-        self._redis = client
+    async def get(self, kind: str, record_id: str) -> bytes | None:
+        """Return a record, or None if it is unknown."""
+        with _translate_errors(f"look up a {kind}"):
+            text = await self._redis.getrange(_key(kind, record_id), 0, MAX_RECORD_BYTES)
+        return text if isinstance(text, bytes) and text else None
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
         """Return the pointer and the cool-downs of these deployments, in one round trip."""
@@ -289,32 +237,6 @@ class RedisSharedState:
             pipeline.hset(REJECTIONS_KEY, release_key, reason[:MAX_REASON_CHARACTERS])
             pipeline.expire(REJECTIONS_KEY, REJECTIONS_TTL_S)
             await pipeline.execute()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        with _translate_errors("close its connections"):
-            await self._redis.aclose()
-
-
-class RedisLimits:
-    """Rates and slots under `switchcraft:limit:NAME`; operations raise StoreError if Redis fails.
-
-    A rate is the Unix time in microseconds, by the clock of Redis, at which nothing of it is in use
-    any more. Slots are a sorted set of requests by the time at which they expire.
-
-    Operations are sent one after another over one connection, so that a slot is never freed before
-    it was taken. Requests that wait for their turn are sent together: a command takes 0.14 ms
-    of processor time in this process, however many limits it has.
-    """
-
-    def __init__(self, client: Redis) -> None:
-        self._redis = client
-        self._take = client.register_script(TAKE_SCRIPT)
-        self._settle = client.register_script(SETTLE_SCRIPT)
-        self._renew = client.register_script(RENEW_SCRIPT)
-        self._turn = asyncio.Lock()
-        self._waiting: list[_Taking] = []
-        self._sending: set[asyncio.Task[None]] = set()
 
     async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
         """Take all of these, or nothing, and return what was in use before."""
@@ -471,6 +393,11 @@ def _translate_errors(operation: str) -> Iterator[None]:
     # those of a reply that is no number, too long for a line, or nested too deeply.
     except (RedisError, OSError, ValueError, RecursionError) as exc:
         raise StoreError(operation, f"Redis is unreachable ({type(exc).__name__})") from exc
+
+
+def _key(kind: str, record_id: str) -> bytes:
+    # Some ids come from clients, and JSON allows lone surrogates in them.
+    return f"{KEY_PREFIX}{kind}:{record_id}".encode(errors="surrogatepass")
 
 
 def _to_seconds(now: tuple[int, int]) -> float:

@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from router_service.core.errors import StoreError
-from router_service.store.backends import RENEW_S, Correction, LimitDemand, LimitStore, fits
-from router_service.store.memory import MemoryLimits
+from router_service.store.backends import RENEW_S, Correction, LimitDemand, Store, fits
+from router_service.store.memory import MemoryLimits, MemoryStore
 from router_service.store.records import DRAIN_TIMEOUT_S, Reachability
 
 
@@ -25,7 +24,7 @@ class SharedLimits:
 
     def __init__(
         self,
-        store: LimitStore,
+        store: Store,
         on_error: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         renew_s: float = RENEW_S,
@@ -35,7 +34,10 @@ class SharedLimits:
         Slots are renewed each `renew_s`.
         """
         self._store = store
-        self._own = store if isinstance(store, MemoryLimits) else MemoryLimits(clock)
+        self._is_local = not store.is_shared
+        self._own = MemoryLimits(clock)
+        if isinstance(store, MemoryStore) and not store.is_shared:
+            self._own = store.limits_in_use
         self._on_error = on_error
         self._clock = clock
         self._renew_s = renew_s
@@ -54,7 +56,7 @@ class SharedLimits:
 
         `holder` is the request, which must call `settle` if everything was taken.
         """
-        if self._own is self._store:
+        if self._is_local:
             return self._own.take_now(holder, demands)
         slots = [demand.name for demand in demands if demand.cost_us is None]
         used = await self._take_shared(holder, demands, slots)
@@ -72,7 +74,7 @@ class SharedLimits:
 
     def settle(self, holder: str, corrections: Sequence[Correction]) -> None:
         """Correct the rates and free the slots of a request that has ended; returns at once."""
-        if self._own is self._store:
+        if self._is_local:
             self._own.settle_now(corrections)
             return
         self._slots.pop(holder, None)
@@ -84,14 +86,12 @@ class SharedLimits:
         self._send_later(corrections)
 
     async def aclose(self) -> None:
-        """Wait at most `DRAIN_TIMEOUT_S` for the corrections in flight, then close the store."""
+        """Wait at most `DRAIN_TIMEOUT_S` for the corrections in flight."""
         if self._renewal is not None:
             self._renewal.cancel()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=DRAIN_TIMEOUT_S)
             self._sending.cancel()
-        with suppress(StoreError):
-            await self._store.aclose()
 
     async def _take_shared(
         self, holder: str, demands: Sequence[LimitDemand], slots: Sequence[str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -15,17 +14,17 @@ from router_service.access.limits import (
     RateLimits,
     UsualTokens,
 )
-from router_service.core.errors import AdmissionError, StoreError
+from router_service.core.errors import AdmissionError
 from router_service.core.record import AnswerResult, Record
 from router_service.store.backends import Correction, LimitDemand
-from router_service.store.memory import MemoryLimits
-from router_service.store.opening import open_backend
+from router_service.store.memory import MemoryStore
+from router_service.store.opening import open_store
 from router_service.store.parent_process import serve_workers
 from router_service.store.shared_limits import SharedLimits
 from tests.clock import Clock
 from tests.records import make_record
-from tests.router_service.store.conftest import LIMITS
 from tests.serving import wait_for_async
+from tests.stores import LIMITS, RemoteStore
 
 
 def answered(prompt_tokens: int | None = 100, completion_tokens: int | None = 50) -> Record:
@@ -42,7 +41,7 @@ class Requests:
     def __init__(self) -> None:
         self.clock = Clock()
         self.refused: list[LimitKind] = []
-        store = SharedLimits(MemoryLimits(self.clock), pytest.fail)
+        store = SharedLimits(MemoryStore(LIMITS, self.clock), pytest.fail)
         self.limits = RateLimits(store, self.refused.append)
         self._sent = 0
 
@@ -137,34 +136,6 @@ def test_estimates_follow_what_a_key_uses() -> None:
     assert usual.estimate(0) >= 1
 
 
-class RemoteStore:
-    """A store that other processes share, and that may be away."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.is_away = False
-        self._kept = MemoryLimits(clock)
-
-    def _reach(self) -> MemoryLimits:
-        if self.is_away:
-            raise StoreError("answer", "it is away")
-        return self._kept
-
-    async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
-        """Take from the store."""
-        return self._reach().take_now(holder, demands)
-
-    async def settle(self, corrections: Sequence[Correction]) -> None:
-        """Correct the store."""
-        self._reach().settle_now(corrections)
-
-    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
-        """Renew slots."""
-        await self._reach().renew(slots)
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-
 def test_limits_hold_in_the_process_while_the_store_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -204,9 +175,7 @@ def test_slots_are_renewed_while_requests_run() -> None:
 
     async def run() -> None:
         async with serve_workers(LIMITS) as directory:
-            store, viewer = (
-                open_backend(f"workers:{directory}", LIMITS).limit_store() for _ in range(2)
-            )
+            store, viewer = (open_store(f"workers:{directory}", LIMITS) for _ in range(2))
             limits = SharedLimits(store, pytest.fail, renew_s=0.05)
 
             async def are_held(number: int) -> bool:
@@ -222,6 +191,7 @@ def test_slots_are_renewed_while_requests_run() -> None:
                 limits.settle(holder, [Correction(slot.name, None, holder)])
             await wait_for_async(lambda: are_held(0), "all slots are free")
             await limits.aclose()
+            await store.aclose()
             await viewer.aclose()
 
     asyncio.run(run())

@@ -19,11 +19,12 @@ from router_service.requests.parsing import (
 )
 from router_service.requests.policy_headers import PolicyHeaders
 from router_service.requests.turns import conversation_key, has_stalled, is_in_tool_loop
-from router_service.store.memory import MemoryStore
-from router_service.store.records import GuardedStore
+from router_service.store.memory import LocalRecords, MemoryStore
+from router_service.store.records import Records
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import ASK, BODY
 from tests.endpoints import CHAT
+from tests.stores import LIMITS, RemoteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -49,9 +50,9 @@ def request_of(messages: list[Any], **fields: object) -> ParsedRequest:
     return parse_request(CHAT, orjson.dumps(BODY | {"messages": messages} | fields))
 
 
-def memory() -> MemoryStore[ConversationState]:
-    """Return a store whose records do not expire in a test."""
-    return MemoryStore(ConversationState, ttl_s=1, max_records=10, clock=lambda: 0.0)
+def memory() -> LocalRecords[ConversationState]:
+    """Return an empty store."""
+    return MemoryStore(LIMITS).records(ConversationState)
 
 
 def state_of(arm: str, request: ParsedRequest) -> ConversationState:
@@ -132,24 +133,13 @@ def test_a_tool_loop_stalls_by_errors_or_by_repetition(
     assert has_stalled(conversation) is has_no_progress
 
 
-class SlowStore(MemoryStore[ConversationState]):
-    """A shared store that answers only when `answers` is set."""
-
-    def __init__(self) -> None:
-        super().__init__(ConversationState, ttl_s=1, max_records=10, clock=lambda: 0.0)
-        self.answers = asyncio.Event()
-
-    async def get(self, record_id: str) -> ConversationState | None:
-        """Wait, then return the record."""
-        await self.answers.wait()
-        return self.find(record_id)
-
-
 async def test_a_slow_shared_store_does_not_delay_a_request() -> None:
     """The request is decided without state, and the state serves the next request."""
-    shared, request = SlowStore(), request_of(NEXT)
-    shared.keep(state_of("small", request))
-    states = Conversations(memory(), GuardedStore(shared, lambda _: None), Metrics())
+    shared, request = RemoteStore(), request_of(NEXT)
+    shared.records(ConversationState).keep(state_of("small", request))
+    shared.answers.clear()
+    records = Records(shared, ConversationState, pytest.fail)
+    states = Conversations(memory(), records, Metrics())
     async with asyncio.timeout(5):
         first = await states.begin(request, conversation_key(request, None, None))
         assert first.state.arm is None

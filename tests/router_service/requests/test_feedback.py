@@ -6,22 +6,24 @@ from pathlib import Path
 
 from router_service.core.decision_record import LoggedFeedback
 from router_service.requests.feedback import BackgroundLog, WeakEvidence
-from router_service.settings import DatabaseSettings, DecisionLogSettings, UsageSettings
+from router_service.settings import (
+    DatabaseSettings,
+    DecisionLogSettings,
+    ServerSettings,
+    UsageSettings,
+)
 from router_service.store.memory import MemoryStore
-from router_service.store.records import EvidenceMark, GuardedStore, RememberedCall
 from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.usage import UsageHistory
-from tests.clock import Clock
 
 
 def test_full_queue_drops_and_counts(tmp_path: Path) -> None:
     """What does not fit into the queue of a log that writes nothing is a lost line."""
     metrics, settings = Metrics(), DecisionLogSettings(path=tmp_path, max_queued=2)
-    calls = MemoryStore(RememberedCall, ttl_s=1, max_records=9, clock=Clock())
-    marks = MemoryStore(EvidenceMark, ttl_s=1, max_records=9, clock=Clock())
-    guarded = GuardedStore(calls, lambda _: None), GuardedStore(marks, lambda _: None)
+    store = MemoryStore(ServerSettings().store_limits)
+    evidence = WeakEvidence(store, lambda _: None, keeps_names=False)
     usage = UsageHistory(UsageSettings(), DatabaseSettings())
-    log = BackgroundLog(settings, metrics, usage, WeakEvidence(*guarded, keeps_names=False))
+    log = BackgroundLog(settings, metrics, usage, evidence)
     for _ in range(5):  # it is not started
         log.write(LoggedFeedback(created=1, decision_id="dec_1", correct=True))
     labels = {"kind": "decision_log", "reason": "full"}

@@ -4,62 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.decision_record import Storable
-from router_service.core.errors import StoreError
 from router_service.requests.ownership import (
     ObjectAccess,
     UpstreamObjectIndex,
 )
 from router_service.store.memory import MemoryStore
-from router_service.store.records import GuardedStore, UpstreamObject
+from router_service.store.records import Records, UpstreamObject
+from tests.stores import LIMITS, RemoteStore
 
 pytestmark = pytest.mark.anyio
 
 HELD = UpstreamObject(id="resp_1", model="m", deployment_id="d")
 
 
-class Shared:
-    """A store that counts operations and may be unreachable."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, UpstreamObject] = {}
-        self.asked: list[str] = []
-        self.is_away = False
-
-    async def put(self, record: Storable) -> None:
-        """Keep a record."""
-        assert isinstance(record, UpstreamObject)
-        self.records[record.id] = record
-
-    async def add(self, record: Storable) -> bool:
-        """Keep a record that is new."""
-        assert isinstance(record, UpstreamObject)
-        return self.records.setdefault(record.id, record) is record
-
-    async def get(self, record_id: str) -> UpstreamObject | None:
-        """Return a record."""
-        self.asked.append(record_id)
-        if self.is_away:
-            raise StoreError("look up a response", "it is away")
-        return self.records.get(record_id)
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-
-def memory() -> MemoryStore[UpstreamObject]:
-    """Return a store whose records do not expire in a test."""
-    return MemoryStore(UpstreamObject, ttl_s=1, max_records=10, clock=lambda: 0.0)
-
-
-def replica(shared: Shared) -> UpstreamObjectIndex:
+def replica(shared: RemoteStore) -> UpstreamObjectIndex:
     """Return the index of a replica with a shared store."""
-    return UpstreamObjectIndex(memory(), GuardedStore(shared, lambda _: None))
+    local = MemoryStore(LIMITS).records(UpstreamObject)
+    return UpstreamObjectIndex(local, Records(shared, UpstreamObject, pytest.fail))
 
 
 async def test_the_first_creator_stays_the_owner() -> None:
     """An upstream that returns an id to another key changes nothing in either store."""
-    shared = Shared()
+    shared = RemoteStore()
     one, other = replica(shared), replica(shared)
     mine = HELD.model_copy(update={"owner": "team-a"})
     theirs = HELD.model_copy(update={"owner": "team-b"})

@@ -15,11 +15,11 @@ from router_service.core.errors import StoreError
 from router_service.core.releases import Canary, Publication, Release
 from router_service.runtime.syncing import READ_TIMEOUT_S, Syncer
 from router_service.store.backends import Snapshot
-from router_service.store.memory import MemorySharedState
 from router_service.store.pointers import POINTER_FILE
 from router_service.store.records import FIRST_PAUSE_S
 from router_service.telemetry.metrics import Metrics
 from tests.clock import Clock
+from tests.stores import RemoteStore
 
 RELEASE = Release(
     name="two", path="/releases/two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
@@ -27,23 +27,19 @@ RELEASE = Release(
 PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEASE))
 
 
-class Unreliable(MemorySharedState):
-    """Shared state that fails on demand, and counts reads."""
+class Unreliable(RemoteStore):
+    """A store that has a pointer, and may fail to read rejections."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.is_away = self.loses_rejections = False
-        self.asked = 0
+        self.loses_rejections = False
         self.known: frozenset[str] = frozenset()
         self.pointer: bytes | None = None
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return the state, or fail."""
-        self.asked += 1
-        if self.is_away:
-            raise StoreError("read", "it is away")
+        """Return the state with the pointer."""
         self.known = frozenset(deployment_ids)
-        snapshot = await super().read(deployment_ids)
+        snapshot: Snapshot = await super().read(deployment_ids)
         return replace(snapshot, publication=self.pointer)
 
     def forget(self) -> None:
@@ -55,13 +51,6 @@ class Unreliable(MemorySharedState):
         if self.loses_rejections:
             raise StoreError("read", "it is away")
         return await super().is_rejected(release_key)
-
-    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Record a cool-down, or fail."""
-        self.asked += 1
-        if self.is_away:
-            raise StoreError("write", "it is away")
-        await super().cool_down(deployment_id, duration_s)
 
 
 class Gateway:

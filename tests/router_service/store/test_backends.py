@@ -1,4 +1,4 @@
-"""Every backend keeps records and shared state alike, and is opened by its URL."""
+"""Every store keeps records and shared state alike, and is opened by its URL."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import asyncio
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.store.backends import Retention, StoreLimits
-from router_service.store.opening import open_backend
-from router_service.store.records import EvidenceMark, FeedbackMark, UpstreamObject
-from tests.router_service.store.conftest import LIMITS, Replicas, Run
+from router_service.store.backends import Retention, Store, StoreLimits
+from router_service.store.opening import open_store
+from router_service.store.records import EvidenceMark, FeedbackMark, Records, UpstreamObject
+from tests.router_service.store.conftest import Run
 from tests.serving import wait_for_async
+from tests.stores import LIMITS
 
 
 def test_records_are_shared(replicas: Run) -> None:
     """The other replica reads a record, of any size and with any id, and later a newer one."""
 
-    async def run(each: Replicas) -> None:
-        one, other = each.records(UpstreamObject)
+    async def run(*stores: Store) -> None:
+        one, other = (Records(store, UpstreamObject, pytest.fail) for store in stores)
         stored = UpstreamObject(id="a", model="m", deployment_id="d", owner="team-a")
         for record in (stored, stored.model_copy(update={"model": "x" * 100_000})):
             await one.put(record)
             assert await other.get("a") == record
         assert await other.get("\ud800") is None
-        marks, _ = each.records(FeedbackMark)
-        assert await marks.get("a") is None, "kinds are separate"
+        assert await Records(stores[0], FeedbackMark, pytest.fail).get("a") is None, (
+            "kinds are separate"
+        )
 
     replicas(run)
 
@@ -34,8 +36,9 @@ def test_records_expire(replicas: Run) -> None:
     """A record is unknown after its kind's time; another kind has its own time."""
     limits = StoreLimits(Retention(1, 10), {EvidenceMark.kind: Retention(60, 10)})
 
-    async def run(each: Replicas) -> None:
-        (one, other), (kept, _) = each.records(FeedbackMark), each.records(EvidenceMark)
+    async def run(*stores: Store) -> None:
+        one, other = (Records(store, FeedbackMark, pytest.fail) for store in stores)
+        kept = Records(stores[0], EvidenceMark, pytest.fail)
         await one.put(FeedbackMark(id="expires"))
         await kept.put(EvidenceMark(id="expires"))
         assert await other.get("expires") is not None
@@ -53,9 +56,9 @@ def test_records_expire(replicas: Run) -> None:
 def test_only_the_first_of_several_adds_succeeds(replicas: Run) -> None:
     """If replicas add an id at the same time, only one of them learns that it is new."""
 
-    async def run(each: Replicas) -> None:
-        stores = each.records(FeedbackMark) * 4
-        added = await asyncio.gather(*(store.add(FeedbackMark(id="added")) for store in stores))
+    async def run(*stores: Store) -> None:
+        marks = [Records(store, FeedbackMark, pytest.fail) for store in stores * 4]
+        added = await asyncio.gather(*(each.add(FeedbackMark(id="added")) for each in marks))
         assert sorted(added) == [False] * 7 + [True]
 
     replicas(run, StoreLimits(Retention(5, 10)))
@@ -65,5 +68,5 @@ def test_only_the_first_of_several_adds_succeeds(replicas: Run) -> None:
 def test_unknown_address_is_a_configuration_error(url: str) -> None:
     """The error names the setting and the known schemes, and does not quote the address."""
     with pytest.raises(ConfigError, match=r"server\.redis_url") as caught:
-        open_backend(url, LIMITS)
+        open_store(url, LIMITS)
     assert "planted" not in f"{caught.value!s}{caught.value!r}"

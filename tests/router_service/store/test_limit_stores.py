@@ -1,4 +1,4 @@
-"""Every backend keeps rates and slots alike, exactly, and all or nothing."""
+"""Every store keeps rates and slots alike, exactly, and all or nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from router_service.store.backends import (
     SLOT_TTL_S,
     Correction,
     LimitDemand,
-    LimitStore,
+    Store,
     fits,
 )
 from router_service.store.memory import MemoryLimits
-from router_service.store.opening import open_backend
+from router_service.store.opening import open_store
 from router_service.store.parent_process import serve_workers
 from tests.clock import Clock
-from tests.router_service.store.conftest import LIMITS, Replicas, Run
+from tests.router_service.store.conftest import Run
 from tests.serving import wait_for_async
+from tests.stores import LIMITS
 
 
 def rate(name: str, amount: int, limit: int) -> LimitDemand:
@@ -38,7 +39,7 @@ def slot(name: str, limit: int) -> LimitDemand:
     return LimitDemand(name, limit - 1, None)
 
 
-async def takes(store: LimitStore, holder: str, *demands: LimitDemand) -> bool:
+async def takes(store: Store, holder: str, *demands: LimitDemand) -> bool:
     """Take all or nothing, and return whether all was taken."""
     return fits(demands, await store.take(holder, demands))
 
@@ -85,9 +86,8 @@ def test_no_window_exceeds_the_limit_and_the_burst(
 def test_a_request_takes_all_or_nothing(replicas: Run) -> None:
     """If one limit does not fit, the others stay as they were, and so do the slots."""
 
-    async def run(each: Replicas) -> None:
-        one, other = each.limit_stores()
-        mine, ours, slots = (f"{name}{id(each)}" for name in ("mine", "ours", "slots"))
+    async def run(one: Store, other: Store) -> None:
+        mine, ours, slots = (f"{name}{id(one)}" for name in ("mine", "ours", "slots"))
         assert await takes(one, "a", rate(mine, 1, 100), rate(ours, 60, 60), slot(slots, 1))
         assert not await takes(other, "b", rate(mine, 1, 100), rate(ours, 1, 60))
         assert not await takes(one, "c", rate(mine, 1, 100), slot(slots, 1))
@@ -103,9 +103,8 @@ def test_a_request_takes_all_or_nothing(replicas: Run) -> None:
 def test_concurrent_requests_of_replicas_never_exceed_a_limit(replicas: Run) -> None:
     """Of many requests at the same time, exactly as many are admitted as the limits allow."""
 
-    async def run(each: Replicas) -> None:
-        one, other = each.limit_stores()
-        name, slots = f"rate{id(each)}", f"parallel{id(each)}"
+    async def run(one: Store, other: Store) -> None:
+        name, slots = f"rate{id(one)}", f"parallel{id(one)}"
         both = (one, other) * 20
         taken = await asyncio.gather(
             *(takes(store, f"r{n}", rate(name, 1, 7)) for n, store in enumerate(both))
@@ -122,9 +121,8 @@ def test_concurrent_requests_of_replicas_never_exceed_a_limit(replicas: Run) -> 
 def test_what_is_given_back_can_be_taken_again(replicas: Run) -> None:
     """A settlement frees slots and corrects rates in both directions; unknown ones are ignored."""
 
-    async def run(each: Replicas) -> None:
-        one, other = each.limit_stores()
-        name, slots = f"tokens{id(each)}", f"slots{id(each)}"
+    async def run(one: Store, other: Store) -> None:
+        name, slots = f"tokens{id(one)}", f"slots{id(one)}"
         minute = rate(name, 1000, 1000)
         assert await takes(one, "a", minute, slot(slots, 1))
         assert not await takes(other, "b", rate(name, 500, 1000))
@@ -144,9 +142,8 @@ def test_what_is_given_back_can_be_taken_again(replicas: Run) -> None:
 def test_lost_slots_are_held_again_by_a_renewal(replicas: Run) -> None:
     """A renewal takes a slot that the store has forgotten, even if the limit is reached."""
 
-    async def run(each: Replicas) -> None:
-        one, other = each.limit_stores()
-        slots = f"lost{id(each)}"
+    async def run(one: Store, other: Store) -> None:
+        slots = f"lost{id(one)}"
         assert await takes(one, "a", slot(slots, 1))
         await other.renew({slots: ["b", "c"]})
         assert list(await one.take("d", [slot(slots, 9)])) == [3]
@@ -161,8 +158,7 @@ def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
 
     async def run() -> None:
         async with serve_workers(LIMITS) as directory:
-            backend = open_backend(f"workers:{directory}", LIMITS)
-            killed, other = backend.limit_store(), backend.limit_store()
+            killed, other = (open_store(f"workers:{directory}", LIMITS) for _ in range(2))
             assert await takes(killed, "a", slot("parallel", 1))
             assert not await takes(other, "b", slot("parallel", 1))
             await killed.aclose()
@@ -172,7 +168,7 @@ def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
 
             await wait_for_async(is_free, "the slot of the closed connection is free")
             await other.aclose()
-        store = open_backend(redis_url, LIMITS).limit_store()
+        store = open_store(redis_url, LIMITS)
         name = f"expiring{time.monotonic_ns()}"
         assert await takes(store, "a", slot(name, 1))
         with redis.Redis.from_url(redis_url) as server:
@@ -193,7 +189,7 @@ def test_operations_fail_without_the_store() -> None:
 
     async def run() -> None:
         for place in ("workers:/nonexistent", "redis://127.0.0.1:1/0"):
-            store = open_backend(place, LIMITS).limit_store()
+            store = open_store(place, LIMITS)
             with pytest.raises(StoreError):
                 await store.take("a", [slot("s", 1)])
             with pytest.raises(StoreError):

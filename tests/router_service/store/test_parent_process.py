@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,15 +14,14 @@ from router_service.core.errors import StoreError
 from router_service.settings import ServerSettings
 from router_service.store.parent_process import (
     SOCKET,
-    ParentBackend,
-    ParentRecords,
+    ParentStore,
     encode,
     serve_workers,
 )
-from router_service.store.records import FeedbackMark, UpstreamObject
-from tests.router_service.store.conftest import LIMITS
+from router_service.store.records import FeedbackMark, Records, UpstreamObject
+from tests.stores import LIMITS
 
-Store = ParentRecords[FeedbackMark]
+Marks = Records[FeedbackMark]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 EMPTY_REPLY = encode(None)
@@ -32,17 +32,12 @@ def mark(name: str) -> FeedbackMark:
     return FeedbackMark(id=name)
 
 
-def backend(directory: Path) -> ParentBackend:
-    """Return the backend of a worker whose parent has its socket in a directory."""
-    return ParentBackend(directory)
-
-
 @asynccontextmanager
-async def parent(directory: Path, serve: Serve) -> AsyncIterator[Store]:
-    """Yield a worker's store whose parent behaves as `serve` does."""
+async def parent(directory: Path, serve: Serve) -> AsyncIterator[Marks]:
+    """Yield a worker's records whose parent behaves as `serve` does."""
     server = await asyncio.start_unix_server(serve, directory / SOCKET)
-    store = backend(directory).records(FeedbackMark)
-    yield store
+    store = ParentStore(directory)
+    yield Records(store, FeedbackMark, list[str]().append, clock=itertools.count(0, 60).__next__)
     await store.aclose()
     server.close()
 
@@ -52,13 +47,14 @@ def test_keys_share_the_parents_memory() -> None:
 
     async def check() -> None:
         async with serve_workers(ServerSettings(max_responses=4).store_limits) as directory:
-            store = backend(directory).records(UpstreamObject)
+            parents = ParentStore(directory)
+            store = Records(parents, UpstreamObject, pytest.fail)
             owners = {"mine": "quiet"} | {f"flood{i}": "busy" for i in range(10)}
             for name, owner in owners.items():
                 await store.put(UpstreamObject(id=name, model="m", deployment_id="d", owner=owner))
             kept = [name for name in owners if await store.get(name) is not None]
             assert kept == ["mine", "flood7", "flood8", "flood9"]
-            await store.aclose()
+            await parents.aclose()
 
     asyncio.run(check())
 
@@ -68,12 +64,13 @@ def test_concurrent_requests_get_their_own_replies() -> None:
 
     async def check() -> None:
         async with serve_workers(LIMITS) as directory:
-            store = backend(directory).records(FeedbackMark)
+            parents = ParentStore(directory)
+            store = Records(parents, FeedbackMark, pytest.fail)
             names = [f"{number}" for number in range(200)]
             await asyncio.gather(*(store.put(mark(name)) for name in names[::2]))
             found = await asyncio.gather(*(store.get(name) for name in names))
             assert found == [mark(name) if int(name) % 2 == 0 else None for name in names]
-            await store.aclose()
+            await parents.aclose()
 
     asyncio.run(check())
 

@@ -8,26 +8,21 @@ import pytest
 import redis
 
 from router_service.core.errors import StoreError
+from router_service.store.backends import Store
 from router_service.store.redis import (
     COOL_DOWNS_KEY,
     POINTER_KEY,
     REJECTIONS_KEY,
-    RedisBackend,
-    RedisSharedState,
+    RedisStore,
 )
-from tests.router_service.store.conftest import LIMITS, Replicas, Run
-
-
-def redis_state(url: str) -> RedisSharedState:
-    """Return a view of the state in Redis."""
-    return RedisBackend(url, LIMITS).shared_state()
+from tests.router_service.store.conftest import Run
+from tests.stores import LIMITS
 
 
 def test_cool_downs_are_shared(replicas: Run) -> None:
     """The other replica sees a cool-down with its remaining time. The longer one counts."""
 
-    async def check(each: Replicas) -> None:
-        one, other = each.states()
+    async def check(one: Store, other: Store) -> None:
         await one.cool_down("a", 60)
         await one.cool_down("b", 30)
         await other.cool_down("a", 5)
@@ -44,8 +39,7 @@ def test_cool_downs_are_shared(replicas: Run) -> None:
 def test_rejections_are_shared(replicas: Run) -> None:
     """The other replica sees a rejection, with the reason."""
 
-    async def check(each: Replicas) -> None:
-        one, other = each.states()
+    async def check(one: Store, other: Store) -> None:
         await one.reject("release", "3 points more errors: é")
         assert await other.is_rejected("release")
         assert not await other.is_rejected("another")
@@ -61,7 +55,7 @@ def test_the_pointer_is_read(redis_url: str, server: redis.Redis) -> None:
     server.hset(REJECTIONS_KEY, "x", b"\xff")
 
     async def check() -> None:
-        state = redis_state(redis_url)
+        state = RedisStore(redis_url, LIMITS)
         snapshot = await state.read(["a", "b", "\xff"])
         assert snapshot.publication == b"\xff not json"
         assert snapshot.cool_downs == {}
@@ -75,7 +69,7 @@ def test_errors_of_an_unreachable_redis_hide_the_password() -> None:
     """Every operation raises StoreError without the password."""
 
     async def check() -> None:
-        state = redis_state("redis://:planted-secret@127.0.0.1:9/0")
+        state = RedisStore("redis://:planted-secret@127.0.0.1:9/0", LIMITS)
         for operation in (
             state.read([]), state.is_rejected("a"), state.cool_down("a", 1), state.reject("a", "b"),
         ):  # fmt: skip
