@@ -128,6 +128,14 @@ class _Whole:
         return dict(self.headers)[b"content-type"].startswith(b"text/event-stream")
 
 
+_UNROUTED: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"object": "text_completion", "choices": [{"index": 0, "text": "sandbox"}]},
+    "/v1/embeddings": {"object": "list", "data": [{"index": 0, "embedding": [1.0]}]},
+}
+"""Answers of endpoints that the sandbox itself does not have, because no router decides about
+them."""
+
+
 class FaultySandbox:
     """ASGI app: the sandbox, with faults, counts and the last requests."""
 
@@ -204,6 +212,9 @@ class FaultySandbox:
 
     async def _ask(self, scope: Scope, body: bytes) -> _Whole:
         """Return the sandbox's whole answer."""
+        if scope["path"] in _UNROUTED:
+            answer = {**_UNROUTED[scope["path"]], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+            return _Whole(200, [_JSON, _MARK], [json.dumps(answer).encode()])
         whole = _Whole()
 
         async def receive() -> Message:

@@ -23,8 +23,8 @@ from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.core.errors import AdmissionError
 from router_service.core.record import Record
-from router_service.store.backends import MINUTE_US, Correction, LimitDemand, fits
 from router_service.store.shared_limits import SharedLimits
+from router_service.store.store import MINUTE_US, Correction, LimitDemand, fits
 
 BUSY_RETRY_S = 1.0
 """Time after which a client should try again if it has too many requests in flight."""

@@ -43,8 +43,8 @@ from router_service.core.refusals import RECORD_NOT_FOUND
 from router_service.requests.call import Call
 from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
-from router_service.store.backends import Store
 from router_service.store.records import EvidenceMark, FeedbackMark, Records, RememberedCall
+from router_service.store.store import Store
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
 from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, Metrics, probability_bin
 from router_service.telemetry.usage import LaterSum, UsageEntry, UsageHistory

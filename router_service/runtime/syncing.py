@@ -16,9 +16,9 @@ import anyio.to_thread
 
 from router_service.core.errors import PublicationError, StoreError
 from router_service.core.releases import Publication
-from router_service.store.backends import Snapshot, Store
 from router_service.store.pointers import FilePointer
 from router_service.store.records import Reachability
+from router_service.store.store import Snapshot, Store
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5

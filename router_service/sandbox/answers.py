@@ -144,17 +144,6 @@ def count_tokens(text: bytes) -> int:
     return max(1, -(-len(text) // CHARACTERS_PER_TOKEN))
 
 
-def fragments(text: str) -> Iterator[str]:
-    """Yield a text in the pieces in which it is streamed."""
-    for start in range(0, len(text), FRAGMENT_CHARACTERS):
-        yield text[start : start + FRAGMENT_CHARACTERS]
-
-
-def echo(text: str) -> str:
-    """Return the beginning of a text, quoted."""
-    return repr(" ".join(text.split())[:ECHO_CHARACTERS])
-
-
 @lru_cache(maxsize=8192)
 def words(text: str) -> frozenset[str]:
     """Return a text's words in lower case and singular, without stop words.
@@ -226,7 +215,8 @@ def _text(request: Request, query: str) -> str:
     """Return a short text, or JSON if the request asks for it."""
     form = request.output_format
     if form is None:
-        return f"This is the sandbox: no model was asked. The last user turn begins: {echo(query)}."
+        beginning = " ".join(query.split())[:ECHO_CHARACTERS]
+        return f"This is the sandbox: no model was asked. The last user turn begins: {beginning!r}."
     if form.schema is None:
         return '{"answer":"sandbox"}'
     return _encode(fill(form.schema, query)).decode()
@@ -244,8 +234,8 @@ def _events(answer: Answer) -> Iterator[Event]:
                 yield PartStarted(index, replace(part, text="", proof=""))
             case Text(text):
                 yield PartStarted(index, replace(part, text=""))
-        for fragment in fragments(text):
-            yield PartGrew(index, fragment)
+        for start in range(0, len(text), FRAGMENT_CHARACTERS):
+            yield PartGrew(index, text[start : start + FRAGMENT_CHARACTERS])
         if isinstance(part, Thinking):
             yield PartProved(index, part.proof)
         yield PartEnded(index)

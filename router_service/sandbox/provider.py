@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import orjson
 import uvicorn
@@ -32,7 +33,6 @@ from router_service.sandbox.answers import (
     write_answer,
     write_events,
 )
-from router_service.sandbox.older import completions, embeddings
 
 HEADER = "x-sandbox"
 MAX_STORED = 1000
@@ -112,16 +112,15 @@ def create_sandbox() -> Starlette:
     """Create the app."""
     sandbox = Sandbox()
     routes = [
-        Route("/v1/completions", _answering(None, completions), methods=["POST"]),
-        Route("/v1/embeddings", _answering(None, embeddings), methods=["POST"]),
         Route("/v1/models", _list_models),
         Route("/healthz", _show_health),
     ]
     for api in APIS:
         path = f"/v1{api.path}"
-        routes.append(Route(path, _answering(api, _endpoint(sandbox, api)), methods=["POST"]))
+        answering = _answering(api, partial(sandbox.answer, api))
+        routes.append(Route(path, answering, methods=["POST"]))
         if api.counting_path:
-            counting = _answering(api, _counter(api))
+            counting = _answering(api, partial(_count, api))
             routes.append(Route(f"/v1{api.counting_path}", counting, methods=["POST"]))
         if api.stores_answers:
             routes += [
@@ -133,27 +132,19 @@ def create_sandbox() -> Starlette:
     return Starlette(routes=routes, exception_handlers={HTTPException: _answer_error})
 
 
-def _endpoint(sandbox: Sandbox, api: Api) -> Endpoint:
-    return lambda body: sandbox.answer(api, body)
+def _count(api: Api, body: Mapping[str, Json]) -> bytes:
+    request = api.read_request({"max_tokens": 1, **body})
+    return orjson.dumps({"input_tokens": count_tokens(encode_prompt(request))})
 
 
-def _counter(api: Api) -> Endpoint:
-    def count(body: Mapping[str, Json]) -> bytes:
-        request = api.read_request({"max_tokens": 1, **body})
-        return orjson.dumps({"input_tokens": count_tokens(encode_prompt(request))})
-
-    return count
-
-
-def _answering(api: Api | None, endpoint: Endpoint) -> Callable[[Request], object]:
-    """Return the function that answers requests; errors have the format of the API, or OpenAI's."""
+def _answering(api: Api, endpoint: Endpoint) -> Callable[[Request], object]:
+    """Return the function that answers requests; errors have the format of the API."""
 
     async def answer(request: Request) -> Response:
         try:
             answered = endpoint(decode_object(await request.body()))
         except InvalidRequestError as exc:
-            fault = exc.body()
-            return _json({"error": fault} if api is None else api.write_fault(400, fault), 400)
+            return _json(api.write_fault(400, exc.body()), 400)
         if isinstance(answered, bytes):
             return Response(answered, 200, {HEADER: "true"}, media_type="application/json")
         return StreamingResponse(

@@ -1,1 +1,1 @@
-"""Stores for records and shared state: one interface, one backend per file, a factory by URL."""
+"""Stores for records and shared state: one interface, one place per file, a factory by URL."""

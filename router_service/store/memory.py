@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 from router_service.core.decision_record import Storable, StoredRecord
 from router_service.core.resources import ENTRY_BYTES
 from router_service.core.values import request_value
-from router_service.store.backends import (
+from router_service.store.store import (
     MAX_USE_US,
     CoolDown,
     Correction,

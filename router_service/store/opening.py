@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from router_service.core.addresses import check_redis_address, is_loopback
 from router_service.core.errors import ConfigError, MissingExtraError
-from router_service.store.backends import SETTING, Store, StoreLimits
+from router_service.store.store import SETTING, Store, StoreLimits
 
 _log = logging.getLogger("switchcraft.store")
 

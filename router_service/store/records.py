@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from router_service.core.decision_record import Storable, StoredRecord
 from router_service.core.errors import StoreError
-from router_service.store.backends import Store
 from router_service.store.memory import LocalRecords, MemoryStore, R
+from router_service.store.store import Store
 
 MAX_WRITES_IN_FLIGHT = 100
 """Largest number of concurrent writes. With the timeouts for Redis, this allows 500 writes per

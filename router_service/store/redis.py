@@ -1,6 +1,6 @@
 """Records, shared state, limits and the pointer in Redis, for gateways with several replicas.
 
-This is the only file that imports the Redis client. `store.backends` imports it when it is used.
+This is the only file that imports the Redis client. `store.opening` imports it when it is used.
 
 Shared state has three keys: a sorted set of deployments by the end of their cool-downs, the
 pointer to the published releases, which a publisher writes, and a hash of rejected releases. The
@@ -29,7 +29,7 @@ from router_service.core.errors import (
     StoreError,
 )
 from router_service.core.releases import MAX_POINTER_BYTES, Publication, PublicationUpdate
-from router_service.store.backends import (
+from router_service.store.store import (
     MAX_USE_US,
     SETTING,
     SLOT_TTL_S,

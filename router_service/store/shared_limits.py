@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from router_service.core.errors import StoreError
-from router_service.store.backends import RENEW_S, Correction, LimitDemand, Store, fits
 from router_service.store.memory import MemoryLimits, MemoryStore
 from router_service.store.records import DRAIN_TIMEOUT_S, Reachability
+from router_service.store.store import RENEW_S, Correction, LimitDemand, Store, fits
 
 
 class SharedLimits:

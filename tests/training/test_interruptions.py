@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from router_service.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact
-from router_service.core.errors import StorageError
 from switchcraft_training.cli import main
+from switchcraft_training.errors import StorageError
 from switchcraft_training.storage import explaining_failed_writes
 from tests.training.disks import full_disk
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from router_service.command_line import SEVERAL, create_command_line, read_command
-from router_service.core.errors import ConfigError, DataError, SwitchcraftError
+from router_service.core.errors import ConfigError, SwitchcraftError
 from switchcraft_training.checking.command import score
 from switchcraft_training.datasets.options import DATASETS, ImportOptions
+from switchcraft_training.errors import DataError
 from switchcraft_training.fetching.command import fetch
 from switchcraft_training.labelling.command import label
 from switchcraft_training.onboarding.command import onboard, pool

@@ -14,7 +14,7 @@ import numpy as np
 
 from router_service import checker
 from router_service.checker.comparison import IsParaphrase
-from router_service.core.errors import ConfigError, DataError
+from router_service.core.errors import ConfigError
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
 from switchcraft_training.data.outcomes import (
@@ -37,6 +37,7 @@ from switchcraft_training.data.table import (
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.mcpmark import McpMark
 from switchcraft_training.decisions.queries import Traffic
+from switchcraft_training.errors import DataError
 from switchcraft_training.labelling.answers import ANSWERS, LabelledRun
 from switchcraft_training.progress import step
 

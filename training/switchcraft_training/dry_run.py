@@ -17,12 +17,13 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from pydantic import ValidationError
 
-from router_service.core.errors import ConfigError, DataError, SwitchcraftError
+from router_service.core.errors import ConfigError, SwitchcraftError
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import unique
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import open_source, require_measured_rows
+from switchcraft_training.errors import DataError
 from switchcraft_training.models.encoders import find_encoder, load_untrained, packing_for
 from switchcraft_training.models.frozen import freeze
 from switchcraft_training.models.model import EncoderBranch

@@ -12,9 +12,9 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.errors import UnbalancedFoldsError
 from router_service.predictor.familiarity import FamiliaritySpec, Sizes
 from switchcraft_training.data.table import Floats
+from switchcraft_training.errors import UnbalancedFoldsError
 from switchcraft_training.training_data import TrainingData
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from router_service.core.errors import StorageError
+from switchcraft_training.errors import StorageError
 
 _FAILED_WRITES: Final = {
     errno.ENOSPC,

@@ -16,11 +16,11 @@ from router_service.access.limits import (
 )
 from router_service.core.errors import AdmissionError
 from router_service.core.record import AnswerResult, Record
-from router_service.store.backends import Correction, LimitDemand
 from router_service.store.memory import MemoryStore
 from router_service.store.opening import open_store
 from router_service.store.parent_process import serve_workers
 from router_service.store.shared_limits import SharedLimits
+from router_service.store.store import Correction, LimitDemand
 from tests.clock import Clock
 from tests.records import make_record
 from tests.serving import wait_for_async

@@ -14,9 +14,9 @@ import pytest
 from router_service.core.errors import StoreError
 from router_service.core.releases import Canary, Publication, Release
 from router_service.runtime.syncing import READ_TIMEOUT_S, Syncer
-from router_service.store.backends import Snapshot
 from router_service.store.pointers import POINTER_FILE
 from router_service.store.records import FIRST_PAUSE_S
+from router_service.store.store import Snapshot
 from router_service.telemetry.metrics import Metrics
 from tests.clock import Clock
 from tests.stores import RemoteStore

@@ -8,13 +8,13 @@ import pytest
 import redis
 
 from router_service.core.errors import StoreError
-from router_service.store.backends import Store
 from router_service.store.redis import (
     COOL_DOWNS_KEY,
     POINTER_KEY,
     REJECTIONS_KEY,
     RedisStore,
 )
+from router_service.store.store import Store
 from tests.router_service.store.conftest import Run
 from tests.stores import LIMITS
 

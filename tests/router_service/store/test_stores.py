@@ -8,13 +8,13 @@ import pytest
 
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import StoreError
-from router_service.store.backends import Retention, StoreLimits
 from router_service.store.memory import MAX_MEAN_BYTES, LocalRecords, MemoryStore
 from router_service.store.records import (
     FIRST_PAUSE_S,
     MAX_WRITES_IN_FLIGHT,
     Records,
 )
+from router_service.store.store import Retention, StoreLimits
 from tests.clock import Clock
 from tests.stores import RemoteStore
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.errors import UnbalancedFoldsError
 from switchcraft_training.data.splits import fold_table, group_table, grouped_folds
 from switchcraft_training.data.table import Table
+from switchcraft_training.errors import UnbalancedFoldsError
 from switchcraft_training.records import Example
 
 LETTERS = random.Random(0)

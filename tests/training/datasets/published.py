@@ -8,9 +8,9 @@ from pathlib import Path
 
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.checker.toolbox import Call
-from router_service.core.errors import RowError
 from switchcraft_training.checking import check
 from switchcraft_training.datasets.rows import RowErrorHandler, decode_row, encode_row
+from switchcraft_training.errors import RowError
 from switchcraft_training.records import Judged
 
 Reader = Callable[[Path, RowErrorHandler], Iterator[Judged]]

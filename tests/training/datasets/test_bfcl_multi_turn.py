@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from router_service.checker.toolbox import Call
-from router_service.core.errors import DataError
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import package_data
 from switchcraft_training.datasets.bfcl.multi_turn import Environment
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Judged
 
 UTILS = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"

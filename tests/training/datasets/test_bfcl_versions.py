@@ -11,13 +11,13 @@ import pytest
 
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.checker.comparison import OneOf
-from router_service.core.errors import DataError
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
     NO_CALL,
     read_truth,
 )
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Expected, Judged
 
 pytestmark = pytest.mark.slow

@@ -10,12 +10,12 @@ import pytest
 
 from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.corrections import (
     apply_corrections,
     last_utterance,
     row_sha256,
 )
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Example, Expected, Judged
 
 CALL = ExpectedCall("pay", {"amount": (5, 5.0), "to": ({"name": OneOf(("Ann", "ann"))},)})

@@ -10,8 +10,8 @@ import pytest
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.rows import read_array, read_lines, read_rows, write_rows
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Example, Expected, Judged
 
 

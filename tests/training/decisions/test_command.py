@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.core.errors import DataError
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.dataset import load_dataset, require_measured_rows
+from switchcraft_training.errors import DataError
 from tests.training.decisions.cases import (
     Line,
     call,

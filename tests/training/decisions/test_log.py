@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.rows import Quarantine
 from switchcraft_training.decisions.log import read_log
+from switchcraft_training.errors import DataError
 from tests.training.decisions.cases import (
     decision,
     negative_evidence,

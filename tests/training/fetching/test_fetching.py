@@ -16,11 +16,8 @@ from pathlib import Path
 import pytest
 
 from router_service.checker.toolbox import Call
-from router_service.core.errors import (
-    DataError,
-    FetchError,
-)
 from switchcraft_training.datasets import bfcl
+from switchcraft_training.errors import DataError, FetchError
 from switchcraft_training.fetching.recordings import SOURCES, fetch_recording
 from switchcraft_training.fetching.sources import RECORDINGS, PublicRecording
 from tests.training.fetching.places import (

@@ -30,7 +30,6 @@ from starlette.routing import Route
 
 from router_service.artifact import SHIPPED, Artifact
 from router_service.cli.commands import app
-from router_service.core.errors import DataError
 from router_service.predictor.model import logit, sigmoid
 from router_service.router import Router
 from router_service.runtime.engine import EngineBuilder
@@ -38,6 +37,7 @@ from router_service.runtime.reloading import ReloadSource, load_first_router
 from router_service.serving.app import create_app
 from router_service.settings import read_settings
 from switchcraft_training.cli import main
+from switchcraft_training.errors import DataError
 from switchcraft_training.labelling.asking import CAPPED
 from switchcraft_training.learning.fitting import Line
 from switchcraft_training.learning.judging import FAMILIAR, UNFAMILIAR

@@ -16,7 +16,6 @@ import numpy as np
 import orjson
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import UnbalancedFoldsError
 from switchcraft_training.config import DistinctWithin, Grouping
 from switchcraft_training.data.duplicates import (
     Groups,
@@ -27,6 +26,7 @@ from switchcraft_training.data.duplicates import (
     user_text,
 )
 from switchcraft_training.data.table import LAYERS, Flags, Table
+from switchcraft_training.errors import UnbalancedFoldsError
 from switchcraft_training.records import Example
 
 VALIDATION_SHARE = 0.1

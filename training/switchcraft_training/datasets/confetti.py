@@ -21,11 +21,11 @@ import orjson
 
 from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.bfcl.format import convert_functions, read_truth
 from switchcraft_training.datasets.conversations import Turn, to_messages, to_name
 from switchcraft_training.datasets.python_syntax import read_json
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_lines
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Example, Judged
 
 DATASET = "confetti"

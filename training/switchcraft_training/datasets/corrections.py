@@ -12,9 +12,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.conversations import check_offered, parameters_of
 from switchcraft_training.datasets.rows import ROW_ERRORS, decode_row, encode_row, read_lines
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Example, Judged
 
 PLAIN_TEXT: Final = "the last user message is not plain text"

@@ -21,7 +21,6 @@ from typing import Final
 
 from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.conversations import (
     Conversation,
     Tools,
@@ -38,6 +37,7 @@ from switchcraft_training.datasets.rows import (
     raise_error,
     read_array,
 )
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Judged
 
 DATASET = "hermes"

@@ -15,13 +15,14 @@ from router_service.apis.conversation import Json
 from router_service.checker.comparison import Comparer
 from router_service.checker.defaults import documented_defaults
 from router_service.checker.toolbox import Call, ExpectedCall, Toolbox
-from router_service.core.errors import DataError, RowError, SchemaError
+from router_service.core.errors import SchemaError
 from switchcraft_training.checking import check
 from switchcraft_training.config import DistinctWithin
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
 from switchcraft_training.datasets.corrections import apply_corrections
 from switchcraft_training.datasets.options import DATASETS, ImportOptions
 from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, encode_row, write_rows
+from switchcraft_training.errors import DataError, RowError
 from switchcraft_training.records import Judged
 
 DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]

@@ -22,8 +22,9 @@ import orjson
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
-from router_service.core.errors import DataError, InvalidRequestError, RowError
+from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import check_integers
+from switchcraft_training.errors import DataError, RowError
 from switchcraft_training.records import Example, Expected, Judged
 
 Row = TypeVar("Row")

@@ -34,7 +34,6 @@ from router_service.core.decision_record import (
     LoggedFeedback,
     read_line,
 )
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.rows import (
     FILE_ERRORS,
     ROW_ERRORS,
@@ -42,6 +41,7 @@ from switchcraft_training.datasets.rows import (
     RowErrorHandler,
     row_error,
 )
+from switchcraft_training.errors import DataError
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.artifact import Provenance
-from router_service.core.errors import ConfigError, DataError
+from router_service.core.errors import ConfigError
 from router_service.measurement.goals import parse_goal
 from router_service.measurement.rules import Entry
 from router_service.router import Router
@@ -25,6 +25,7 @@ from switchcraft_training.config import Grouping, RunConfig
 from switchcraft_training.data.learned import TrainingOverlap, digests_of
 from switchcraft_training.data.table import Table, concatenate
 from switchcraft_training.dataset import load_dataset
+from switchcraft_training.errors import DataError
 from switchcraft_training.evaluation import plots
 from switchcraft_training.evaluation.breakdowns import (
     Breakdown,

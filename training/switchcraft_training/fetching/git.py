@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from router_service.core.errors import FetchError
+from switchcraft_training.errors import FetchError
 
 AGAIN: Final = "The same command then continues."
 

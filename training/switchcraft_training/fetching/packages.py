@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from router_service.core.errors import FetchError
+from switchcraft_training.errors import FetchError
 from switchcraft_training.fetching.git import AGAIN
 from switchcraft_training.fetching.sources import Package
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from router_service.core.errors import DataError, FetchError
+from switchcraft_training.errors import DataError, FetchError
 from switchcraft_training.fetching.git import PinnedCommit, git_object_id
 from switchcraft_training.fetching.packages import download_wheel, read_wheel
 from switchcraft_training.fetching.sources import Files, Package, PublicRecording, Repository

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from router_service.apis.conversation import Json
 from router_service.checker.toolbox import Call
-from router_service.core.errors import DataError
 from switchcraft_training.checking import ParsedAnswer, parse_native
 from switchcraft_training.datasets.rows import FILE_ERRORS, ROW_ERRORS, read_rows
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Answer, Judged
 
 ANSWERS: Final = "answers.jsonl"

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from router_service.command_line import Count
-from router_service.core.errors import DataError
+from switchcraft_training.errors import DataError
 
 LOWER_RESERVES = (
     ", or set a lower max_completion_tokens (in extra_body) or reserve_output_tokens for the pool's"

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
-from router_service.core.errors import DataError
 from switchcraft_training.datasets.rows import write_lines
+from switchcraft_training.errors import DataError
 from switchcraft_training.labelling.answers import (
     ANSWERS,
     FAILURES,

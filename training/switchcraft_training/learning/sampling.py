@@ -20,7 +20,6 @@ from router_service.core.decision_record import (
     LoggedComparison,
     LoggedDecision,
 )
-from router_service.core.errors import DataError
 from router_service.policies.costs import Price
 from switchcraft_training.datasets.rows import read_lines, write_lines
 from switchcraft_training.decisions.log import DecisionLog, read_log
@@ -30,6 +29,7 @@ from switchcraft_training.decisions.queries import (
     judge_decision,
     logged_example,
 )
+from switchcraft_training.errors import DataError
 from switchcraft_training.labelling.answers import Reply
 from switchcraft_training.records import Example
 

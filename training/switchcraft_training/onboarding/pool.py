@@ -28,13 +28,14 @@ from router_service.artifact import (
     file_hashes,
     save_manifest,
 )
-from router_service.core.errors import ArtifactError, ConfigError, DataError
+from router_service.core.errors import ArtifactError, ConfigError
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
 from router_service.policies.costs import ArmProfile, Price
 from router_service.predictor.model import Calibration, logit, sigmoid
 from router_service.predictor.packing import Packer
 from router_service.router import Router
 from switchcraft_training.data.table import Floats, profile_arms
+from switchcraft_training.errors import DataError
 from switchcraft_training.models.export import Line, export_onnx, record_canaries
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import Demand, fit_demand_branch, predict

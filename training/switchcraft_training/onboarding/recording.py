@@ -13,7 +13,7 @@ import numpy as np
 
 from router_service.apis.conversation import parse_conversation
 from router_service.artifact import Artifact
-from router_service.core.errors import ConfigError, DataError
+from router_service.core.errors import ConfigError
 from router_service.predictor.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, trained_config
@@ -22,6 +22,7 @@ from switchcraft_training.data.splits import merge_equal_queries, query_digest
 from switchcraft_training.data.table import Flags, Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source
 from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.errors import DataError
 from switchcraft_training.labelling.answers import ANSWERS
 from switchcraft_training.onboarding.positions import (
     INFORMATIVE_WEIGHT,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from router_service.apis.conversation import parse_conversation
 from router_service.core.decision_record import LoggedDecision
-from router_service.core.errors import DataError
 from router_service.core.reasons import Reason
 from router_service.policies.base import Policy, most_probable
 from router_service.policies.verified import Verified
@@ -25,6 +24,7 @@ from switchcraft_training.data.learned import LearnedTools, digests_of
 from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import judge_decision, read_example
+from switchcraft_training.errors import DataError
 from switchcraft_training.replay.estimators import Outcomes
 from switchcraft_training.replay.verified import (
     LoggedAnswer,

@@ -12,7 +12,8 @@ from cyclopts import Parameter
 
 from router_service.command_line import Count
 from router_service.core.addresses import check_http_address
-from router_service.core.errors import ConfigError, DataError
+from router_service.core.errors import ConfigError
+from switchcraft_training.errors import DataError
 
 if TYPE_CHECKING:
     from cyclopts import Token

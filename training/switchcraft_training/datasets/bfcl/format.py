@@ -12,9 +12,10 @@ from pathlib import Path
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import ExpectedCall
-from router_service.core.errors import ConfigError, DataError
+from router_service.core.errors import ConfigError
 from switchcraft_training.checking import python_value
 from switchcraft_training.datasets.conversations import check_offered
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Expected
 
 PACKAGE = "bfcl-eval"

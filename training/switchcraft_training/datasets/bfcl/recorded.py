@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from router_service.apis.conversation import Json
-from router_service.core.errors import DataError
 from switchcraft_training.checking import ParsedAnswer, parse_native, parse_text
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
@@ -25,6 +24,7 @@ from switchcraft_training.datasets.bfcl.format import (
 )
 from switchcraft_training.datasets.bfcl.multi_turn import read_conversations
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_lines
+from switchcraft_training.errors import DataError
 from switchcraft_training.records import Answer, Example, Expected, Judged
 
 

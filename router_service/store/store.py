@@ -1,4 +1,4 @@
-"""What a backend keeps for gateways: records and shared state."""
+"""What a store keeps for gateways: records, shared state, and limits."""
 
 from __future__ import annotations
 
