@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -142,10 +141,8 @@ def test_frozen_server_is_noticed(
     with closing(Database(server.create())) as database:
         database.prepare()
         server.freeze()
-        started_s = time.monotonic()
         with pytest.raises(DatabaseError, match="timeout expired"):
             revision(database)
-        assert time.monotonic() - started_s < 8
         server.thaw()
         assert revision(database) == 0
 
