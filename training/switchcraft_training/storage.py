@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from router_service.artifact import Artifact
+from router_service.core.errors import ArtifactError
 from switchcraft_training.errors import StorageError
 
 _FAILED_WRITES: Final = {
@@ -75,3 +77,25 @@ def _free_bytes(folder: Path) -> int:
     path = folder.absolute()
     existing = next(each for each in (path, *path.parents) if each.exists())
     return shutil.disk_usage(existing).free
+
+
+@contextmanager
+def changed_copy(artifact: Artifact, out: Path) -> Iterator[Path]:
+    """Give a copy of an artifact to change, which becomes `out` if no error is raised."""
+    if out.exists():
+        problem = "exists already; give --out a directory that does not exist"
+        raise ArtifactError(out, problem)
+    partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(artifact.directory, partial)
+        yield partial
+        partial.replace(out)
+    except OSError as exc:
+        # `copytree` raises a list of (source, target, reason).
+        reason = exc.args[0][0][2] if isinstance(exc, shutil.Error) else exc.strerror
+        problem = f"cannot be written: {reason}; free some space, or give another --out"
+        raise ArtifactError(out, problem) from exc
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -55,7 +55,7 @@ from switchcraft_training.learning.judging import (
     read_lessons,
 )
 from switchcraft_training.learning.sampling import Member, SampledRequest
-from switchcraft_training.onboarding.pool import changed_copy
+from switchcraft_training.storage import changed_copy
 
 REPORT: Final = "report.json"
 LOST_ACCURACY: Final = 0.002

@@ -8,9 +8,7 @@ are estimated, and the manifest says so (`estimated_arms`).
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,6 +47,7 @@ from switchcraft_training.onboarding.predictor import (
     select_calibration,
 )
 from switchcraft_training.onboarding.recording import NewAnswers, Recorded
+from switchcraft_training.storage import changed_copy
 
 log = logging.getLogger(__name__)
 
@@ -351,28 +350,6 @@ def keep_arms(copy: Path, manifest: Manifest, arms: Sequence[str]) -> Manifest:
             "onboarded": {k: v for k, v in manifest.onboarded.items() if k in arms},
         }
     )
-
-
-@contextmanager
-def changed_copy(artifact: Artifact, out: Path) -> Iterator[Path]:
-    """Give a copy of an artifact to change, which becomes `out` if no error is raised."""
-    if out.exists():
-        problem = "exists already; give --out a directory that does not exist"
-        raise ArtifactError(out, problem)
-    partial = out.with_name(f"{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(artifact.directory, partial)
-        yield partial
-        partial.replace(out)
-    except OSError as exc:
-        # `copytree` raises a list of (source, target, reason).
-        reason = exc.args[0][0][2] if isinstance(exc, shutil.Error) else exc.strerror
-        problem = f"cannot be written: {reason}; free some space, or give another --out"
-        raise ArtifactError(out, problem) from exc
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
