@@ -250,13 +250,17 @@ class ConfigErrors:
             raise ConfigError(self._errors[0].source, problems=problems)
 
 
+def missing_extra(extra: str) -> str:
+    """Return what is wrong if an extra of this package is not installed, and what to do."""
+    remedy = f"run pip install 'switchcraft-router[{extra}]'"
+    return f"needs packages that are not installed; {remedy}"
+
+
 class MissingExtraError(ConfigError):
     """A setting or an option that needs an extra of this package which is not installed."""
 
     def __init__(self, source: str, where: str, extra: str) -> None:
-        remedy = f"run pip install 'switchcraft-router[{extra}]'"
-        super().__init__(source, where, f"needs packages that are not installed; {remedy}")
-        self.extra = extra
+        super().__init__(source, where, missing_extra(extra))
 
 
 class CredentialsError(SwitchcraftError):

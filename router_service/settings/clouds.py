@@ -18,6 +18,7 @@ from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json
 from router_service.apis.converse.api import CONVERSE
 from router_service.apis.messages.api import MESSAGES
+from router_service.core.errors import missing_extra
 from router_service.settings.litellm import Params
 from router_service.settings.platforms import (
     AZURE_HOSTS,
@@ -43,11 +44,10 @@ _OIDC = ("oidc/file/", "oidc/env/", "oidc/env_path/")
 class EntryError(Exception):
     """A mistake in an entry's `litellm_params`, which `deployments` reports with its place."""
 
-    def __init__(self, field: str, problem: str, *, extra: str = "") -> None:
-        """Name the field, such as `.model`, and the package's extra that it needs, if any."""
+    def __init__(self, field: str, problem: str) -> None:
+        """Name the field, such as `.model`."""
         super().__init__(problem)
         self.field = field
-        self.extra = extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def require_extra(package: str, extra: str) -> None:
     except ModuleNotFoundError:  # its parent is missing
         is_installed = False
     if not is_installed:
-        raise EntryError(".model", f"{package} is not installed", extra=extra)
+        raise EntryError(".model", missing_extra(extra))
 
 
 def read_bedrock(
@@ -110,9 +110,8 @@ def read_bedrock(
     ).rstrip("/")
     api_key = params.api_key or None
     signs = params.aws_access_key_id or params.aws_profile_name or params.aws_role_name
-    token = environ.get("AWS_BEARER_TOKEN_BEDROCK")
-    if api_key is None and token and not signs and _is_at(endpoint, _AWS_HOSTS):
-        api_key = SecretStr(token)
+    if api_key is None and not signs and _is_at(endpoint, _AWS_HOSTS):
+        api_key = _secret(environ, "AWS_BEARER_TOKEN_BEDROCK")
     return PlatformEntry(
         Bedrock(region, has_key=True)
         if api_key is not None
@@ -149,22 +148,16 @@ def _signer(
     environ: Mapping[str, str],
 ) -> Bedrock:
     """Return whose credentials sign, like LiteLLM: those of the entry before the environment's."""
-    key_id, secret, token = (
-        params.aws_access_key_id,
-        params.aws_secret_access_key,
-        params.aws_session_token,
-    )
+    key_id, secret = params.aws_access_key_id, params.aws_secret_access_key
+    token = params.aws_session_token
     if (key_id is None) != (secret is None):
         missing = "aws_access_key_id" if key_id is None else "aws_secret_access_key"
         raise EntryError(f".{missing}", "is missing; a key has both an id and a secret")
-    key_in_environment = environ.get("AWS_SECRET_ACCESS_KEY")
-    if key_id is None and profile is None and key_in_environment:
-        key_id, secret = environ.get("AWS_ACCESS_KEY_ID"), SecretStr(key_in_environment)
-        session = environ.get("AWS_SESSION_TOKEN")
-        token = SecretStr(session) if session else None
-    identity = params.aws_web_identity_token
-    if identity is None and environ.get("AWS_WEB_IDENTITY_TOKEN"):
-        identity = SecretStr(environ["AWS_WEB_IDENTITY_TOKEN"])
+    if key_id is None and profile is None and environ.get("AWS_SECRET_ACCESS_KEY"):
+        key_id = environ.get("AWS_ACCESS_KEY_ID")
+        secret = _secret(environ, "AWS_SECRET_ACCESS_KEY")
+        token = _secret(environ, "AWS_SESSION_TOKEN")
+    identity = params.aws_web_identity_token or _secret(environ, "AWS_WEB_IDENTITY_TOKEN")
     role = params.aws_role_name or environ.get("AWS_ROLE_NAME")
     if identity is not None:
         text = identity.get_secret_value()
@@ -205,10 +198,9 @@ def read_vertex(name: str, params: Params, environ: Mapping[str, str]) -> Platfo
     """Read an entry for Vertex AI; `name` follows `vertex_ai/`. Raises EntryError."""
     require_extra("google.auth", "google")
     require_extra("requests", "google")
-    given = params.vertex_credentials
-    if given is None:
-        found = _first(environ, "VERTEXAI_CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS")
-        given = SecretStr(found) if found else None
+    given = params.vertex_credentials or _secret(
+        environ, "VERTEXAI_CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS"
+    )
     info = {} if given is None else _google_info(given.get_secret_value())
     project = (
         params.vertex_project
@@ -288,9 +280,7 @@ def read_entra(
     authority = environ.get("AZURE_AUTHORITY_HOST")
     tenant_id = params.tenant_id or variables.get("AZURE_TENANT_ID")
     client_id = params.client_id or variables.get("AZURE_CLIENT_ID")
-    secret = params.client_secret
-    if secret is None and variables.get("AZURE_CLIENT_SECRET"):
-        secret = SecretStr(variables["AZURE_CLIENT_SECRET"])
+    secret = params.client_secret or _secret(variables, "AZURE_CLIENT_SECRET")
     if tenant_id and client_id and secret:
         require_extra("azure.identity", "azure")
         return Entra(tenant_id, client_id, secret, scope, authority), None
@@ -306,12 +296,16 @@ def read_entra(
     if refreshes:
         require_extra("azure.identity", "azure")
         return Entra(scope=scope, authority=authority), None
-    token = variables.get("AZURE_AD_TOKEN")
-    return None, SecretStr(token) if token else None
+    return None, _secret(variables, "AZURE_AD_TOKEN")
 
 
 def _first(environ: Mapping[str, str], *names: str) -> str:
     return next(filter(None, map(environ.get, names)), "")
+
+
+def _secret(environ: Mapping[str, str], *names: str) -> SecretStr | None:
+    found = _first(environ, *names)
+    return SecretStr(found) if found else None
 
 
 def _is_at(address: str, hosts: tuple[str, ...]) -> bool:

@@ -17,7 +17,7 @@ from router_service.apis.chat.api import CHAT
 from router_service.apis.messages.api import MESSAGES
 from router_service.apis.responses.api import RESPONSES
 from router_service.core.addresses import check_http_address
-from router_service.core.errors import ConfigError, ConfigProblem, MissingExtraError
+from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.settings.clouds import EntryError, read_bedrock, read_entra, read_vertex
 from router_service.settings.litellm import (
     File,
@@ -282,8 +282,6 @@ class _Place:
             return self._deployment(weight, timeouts)
         except EntryError as exc:
             where = f"{self.where}.litellm_params{exc.field}"
-            if exc.extra:
-                raise MissingExtraError(self.source, where, exc.extra) from exc
             raise ConfigError(self.source, where, str(exc)) from exc
 
     def _deployment(self, weight: float, timeouts: Timeouts) -> Deployment:

@@ -847,8 +847,7 @@ class DecisionLogSettings(Frozen):
     need the log."""
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
     """Longest time in days to keep a line. Only whole files are deleted, by the time of their first
-    line. A jump of the clock deletes nothing early: after a jump, or after a stop of more than a
-    week, only time during which a gateway ran is counted."""
+    line."""
     max_file_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
     """Size in millions of bytes at which a new file is started."""
     max_queued: Count = 1000

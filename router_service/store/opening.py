@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from urllib.parse import parse_qs, urlsplit
 
 from router_service.core.addresses import check_redis_address, is_loopback
-from router_service.core.errors import ConfigError, MissingExtraError
+from router_service.core.errors import ConfigError, missing_extra
 from router_service.store.store import SETTING, Store, StoreLimits
 
 _log = logging.getLogger("switchcraft.store")
@@ -51,7 +51,7 @@ def check_shared_address(url: str) -> None:
     """
     check_redis_address(url)
     if find_spec("redis") is None:
-        raise ValueError(MissingExtraError("the configuration", SETTING, "redis").problem)
+        raise ValueError(missing_extra("redis"))
 
 
 def log_warnings(url: str | None) -> None:
