@@ -31,7 +31,6 @@ from switchcraft_training.checking.score import score_lines
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
-    MULTI_TURN,
     NO_CALL,
     package_missing_error,
     question_files,
@@ -106,7 +105,7 @@ def peer_questions(path: Path) -> dict[str, PeerQuestion]:
     """Return, by id, a directory's questions that the leaderboard's AST checker can judge."""
     questions: dict[str, PeerQuestion] = {}
     for file in question_files(path):
-        is_judged = file.category not in NO_CALL | ANY_CALL | MULTI_TURN
+        is_judged = file.category not in NO_CALL | ANY_CALL
         if is_judged and file.version >= _FIRST_PEER_VERSION:
             truths = read_accepted_answers(file)
             for name, functions in read_lines(file.path, lambda row: (row["id"], row["function"])):

@@ -29,8 +29,8 @@ Choices = NDArray[np.int64]
 """The column of the chosen arm for each query, (queries,)."""
 Costs = Sequence[float] | Floats
 """The router's expected costs of the arms in USD: (arms,), or (queries, arms)."""
-Kind = Literal["single", "heuristic", "baseline", "router", "random", "oracle"]
-KINDS: tuple[Kind, ...] = ("single", "heuristic", "baseline", "router", "random", "oracle")
+Kind = Literal["single", "baseline", "router", "random", "oracle"]
+KINDS: tuple[Kind, ...] = ("single", "baseline", "router", "random", "oracle")
 """All kinds of entrants, in the order of their rows in the main table."""
 
 

@@ -36,7 +36,6 @@ def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Pa
     "command",
     [
         "run CONFIG --out OUT",
-        "sweep CONFIG --out OUT",
         "add-verifier ARTIFACT --out OUT --workspace WORK",
         "add-unfamiliar ARTIFACT --out OUT --workspace WORK",
         "onboard ARTIFACT --out OUT --choose 100",

@@ -146,7 +146,7 @@ def config(
             "features": ["tools", "query_words"],
         },
         "training": {"max_epochs": 2, "auxiliary_weight": 0.5},
-        "evaluation": {"folds": 3, "baselines": False, "truncated": False},
+        "evaluation": {"folds": 3},
         "policies": {"default": "theta=0.5", "quality": "drift=0.01"},
     }
     path = tmp_path / "run.yaml"

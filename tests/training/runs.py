@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from router_service.apis.conversation import Json
+from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.records import Judged
+from switchcraft_training.records import Example, Expected, Judged
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
 
 
 def answer_line(
@@ -26,3 +35,29 @@ def write_run(folder: Path, rows: Iterable[Judged], answers: Iterable[Mapping[st
     write_rows(rows, folder / "rows.jsonl")
     (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
     return folder
+
+
+def write_weather_run(
+    folder: Path, arms: Sequence[str], *, queries: int = 50, long_phrases: int = 0
+) -> None:
+    """Write a labelling run of questions about the weather, of which the last arm fails a third.
+
+    Every fifth query repeats a phrase in an earlier turn `long_phrases` times.
+    """
+    judged, answers = [], []
+    for number in range(queries):
+        city = f"{chr(65 + number % 26) * 3}{number:b}ville"
+        phrases = long_phrases if number % 5 == 0 else 0
+        messages = [
+            {"role": "user", "content": f"Note {number}: " + "sun and rain " * phrases},
+            {"role": "assistant", "content": "Noted."},
+            {"role": "user", "content": f"What is the weather in {city}?"},
+        ]
+        request = {"messages": messages, "tools": [WEATHER]}
+        expected = Expected((ExpectedCall("weather", {"city": (city,)}),))
+        judged.append(Judged(Example(f"q{number}", "simple", request, "d"), expected))
+        for arm in arms:
+            is_wrong = arm == arms[-1] and number % 3 == 0
+            called = {"city": "Nowhere" if is_wrong else city}
+            answers.append(answer_line(f"q{number}", arm, ("weather", called)))
+    write_run(folder, judged, answers)

@@ -36,13 +36,11 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
         ({"training": {"shares": {"guess": 1}}}, "training.shares.guess.[key]"),
         ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # no fold would be left for training
         ({"packing": {"tool_budget_tokens": 400}}, "packing"),
-        ({"evaluation": {"protocol": "split", "grouped_by": "tools"}}, "evaluation"),
+        ({"evaluation": {"known_tools": True}}, "evaluation"),
         (
             {"source": {"format": "bfcl", "path": "p", "arms": {"a": "same", "b": "same"}}},
             "source",
         ),
-        # There is no such encoder.
-        ({"encoder": {}, "evaluation": {"baseline_encoder": "distilled"}}, ""),
         ({"colour": "red"}, "colour"),
     ],
 )

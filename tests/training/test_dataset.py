@@ -11,7 +11,7 @@ import pytest
 
 from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.config import RunConfig
-from switchcraft_training.data.splits import fold_table, split_table
+from switchcraft_training.data.splits import fold_table
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.records import Example, Expected, Judged
@@ -108,8 +108,8 @@ def test_several_sources_are_one_matrix(data: Path) -> None:
     assert (dataset.measured_rows, dataset.teaching_rows) == ((0, 1), (2, 3, 4))
 
 
-def test_own_rows_are_split_as_without_other_datasets(tmp_path: Path) -> None:
-    """Another source changes no split or fold; near-duplicates of held-out rows are left out."""
+def test_own_rows_have_the_same_folds_as_without_other_datasets(tmp_path: Path) -> None:
+    """Another source changes no fold; near-duplicates of held-out rows are left out."""
     ours = {f"q{i}": f"Show {city} on the map" for i, city in enumerate(CITIES)}
     everybody = {arm: dict.fromkeys(ours, (True,)) for arm in PRICES}
     write_source(tmp_path / "ours", ours, everybody)
@@ -117,9 +117,7 @@ def test_own_rows_are_split_as_without_other_datasets(tmp_path: Path) -> None:
     theirs = {name: f"{text}!" for name, text in ours.items()} | far
     write_source(tmp_path / "theirs", theirs, {"fourth": dict.fromkeys(theirs, (True,))})
     alone, both = (load_dataset(config_of(*also), tmp_path) for also in ([], ["theirs"]))
-    pairs = zip(
-        *([split_table(each, 1), *fold_table(each, 3, 1)] for each in (alone, both)), strict=True
-    )
+    pairs = zip(*(fold_table(each, 3, 1) for each in (alone, both)), strict=True)
     for before, after in pairs:
         assert before.parts() == after.parts()
         assert before.teaching == ()

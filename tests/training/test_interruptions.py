@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from onnx import helper, numpy_helper, save
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
@@ -65,10 +64,6 @@ def test_run_continues_after_a_full_disk_and_after_a_kill(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Finished stages are reused, and nothing is taken for an artifact before it is complete."""
-    values = yaml.safe_load(config.read_text())
-    values["evaluation"] |= {"protocol": "split"}
-    del values["evaluation"]["folds"]
-    config.write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
     run = ["run", str(config), "--data", str(benchmark), "--out", str(out)]
     with full_disk(100_000):

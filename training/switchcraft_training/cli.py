@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from router_service.command_line import SEVERAL, create_command_line, read_command
+from router_service.command_line import create_command_line, read_command
 from router_service.core.errors import ConfigError, SwitchcraftError
 from switchcraft_training.checking.command import score
 from switchcraft_training.datasets.options import DATASETS, ImportOptions
@@ -33,11 +33,9 @@ from switchcraft_training.options import (
     Processes,
 )
 from switchcraft_training.publishing.command import publish
-from switchcraft_training.review.command import review
 from switchcraft_training.storage import explaining_failed_writes
 
 if TYPE_CHECKING:
-    from switchcraft_training.config import RunConfig
     from switchcraft_training.workers import Workers
 
 INSTALL = "pip install 'switchcraft-router[cpu,train]'"
@@ -67,7 +65,6 @@ app = create_command_line(
 )
 app.command(fetch, group=DATA)
 app.command(label, group=DATA)
-app.command(review, group=DATA)
 app.command(score, group=DATA)
 app.command(onboard, group=ARTIFACTS)
 app.command(pool)
@@ -121,46 +118,10 @@ def run(
     from switchcraft_training.config import load_config
 
     if dry_run:
-        return _run_dry(config, data, lambda read: {read.name: read})
+        return _run_dry(config, data)
     workers = _workers(processes)
     print(pipeline.run(load_config(config), data, out, workspace=workspace, workers=workers))
     return 0
-
-
-@app.command(group=TRAINING)
-def sweep(
-    config: Path,
-    /,
-    *,
-    data: Data,
-    out: Path,
-    seeds: Annotated[Sequence[int], SEVERAL] = (),
-    dry_run: DryRun = False,
-) -> int:
-    r"""Run the pipeline for every variant and seed of a configuration.
-
-    Then compares the results. An interrupted sweep continues if you repeat the command. The exit
-    status is 1 if a run failed.
-
-    For example:
-
-        switchcraft-train sweep configs/reference-pool.yaml --data data \
-          --seeds 1 2 3 --out runs/sweep
-
-    Args:
-        config: a YAML file, or the name of a shipped one
-        out: directory for the runs, sweep.json and sweep.html
-        seeds: seeds of the runs (default: the configuration's `sweep.seeds`)
-    """
-    from switchcraft_training.config import load_config
-    from switchcraft_training.sweep import run_sweep, sweep_variants
-
-    if dry_run:
-        return _run_dry(config, data, sweep_variants)
-    failures = run_sweep(load_config(config), data, out, seeds)
-    for folder, problem in failures.items():
-        print(f"{folder}: {problem}", file=sys.stderr)
-    return 1 if failures else 0
 
 
 def _workers(processes: int | None) -> Workers:
@@ -169,17 +130,15 @@ def _workers(processes: int | None) -> Workers:
     return Workers.available() if processes is None else Workers(processes)
 
 
-def _run_dry(
-    path: Path, data: Path, variants_of: Callable[[RunConfig], Mapping[str, RunConfig]]
-) -> int:
-    """Check what a run or a sweep needs, print the result, and return the exit status."""
+def _run_dry(path: Path, data: Path) -> int:
+    """Check what a run needs, print the result, and return the exit status."""
     from switchcraft_training.config import load_config
     from switchcraft_training.dry_run import DryRun, dry_run
 
     found = DryRun()
     with found.noting():
         config = load_config(path)
-        found = dry_run(variants_of(config), data)
+        found = dry_run(config, data)
     for fact in found.facts:
         print(f"ok       {fact}")
     for problem in found.problems:
@@ -235,8 +194,6 @@ def import_(
     options = options or ImportOptions()
     with explaining_failed_writes([options.out] if options.out else []):
         if name == DECISIONS:
-            if options.corrections is not None:
-                raise ConfigError("import", "--corrections", "applies to datasets, not to a log")
             from switchcraft_training.decisions.importing import import_decisions
 
             import_decisions(path, options, weak_evidence=weak_evidence)

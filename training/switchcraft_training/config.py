@@ -1,4 +1,4 @@
-"""Configuration of a run or a sweep, read from a YAML file: source, pool, encoder, policies."""
+"""Configuration of a run, read from a YAML file: source, pool, encoder, policies."""
 
 from __future__ import annotations
 
@@ -88,12 +88,6 @@ class ArmConfig(_Frozen):
         description="Ids of the model, as providers and LiteLLM write them. A gateway maps models"
         " with one of these ids to the arm.",
     )
-    profile: str | None = Field(
-        None,
-        min_length=1,
-        description="What the model is: its release, its abilities, and its purpose. The"
-        " baseline MIRT needs it of every arm, and is left out if no arm has one.",
-    )
 
 
 class DistilledConfig(_Frozen):
@@ -139,9 +133,6 @@ class EncoderConfig(_Frozen):
 Grouping = Literal["queries", "tools"]
 """What stays in one fold: near-duplicate queries, or also queries with nearly the same tools."""
 
-DistinctWithin = Literal["dataset", "category"]
-"""Where equal queries with equal tools are duplicates."""
-
 Branch = Literal["encoder", "lexical", "networks", "forest"]
 """Branches of the network. Each can predict without the others: the fine-tuned encoder,
 hashed words and word pairs, small networks over the structural features, and trees over the
@@ -155,13 +146,6 @@ Precision = Literal["no", "bf16", "fp16"]
 class TrainingConfig(_Frozen):
     """Hyperparameters; the defaults are the paper's for DistilBERT (appendix on training)."""
 
-    labels: Literal["probabilistic", "binary"] = Field(
-        "probabilistic",
-        description="What the router learns. `probabilistic`: the share of an arm's attempts at a"
-        " query that were correct. `binary`: the outcome of one of these attempts, drawn at random,"
-        " as if each arm had been asked once. The choice of the epoch uses the same labels."
-        " Reports and baselines always use the share.",
-    )
     learning_rate: float = Field(5e-5, gt=0)
     batch_size: int = Field(16, ge=1, description="Rows per step on each device.")
     evaluation_batch_size: int = Field(
@@ -208,8 +192,11 @@ class TrainingConfig(_Frozen):
 
 
 REMOVED_SETTINGS = {
-    "evaluation": ("seeds", "chat_preferences"),
-    "training": ("head_learning_rate", "structure_width"),
+    "evaluation": (
+        *("seeds", "chat_preferences", "protocol", "distinct_within", "grouped", "held_out"),
+        *("baselines", "baseline_encoder", "truncated"),
+    ),
+    "training": ("head_learning_rate", "structure_width", "labels"),
 }
 """Settings that artifacts may name, and that no longer exist, by section."""
 
@@ -217,16 +204,9 @@ REMOVED_SETTINGS = {
 class EvaluationConfig(_Frozen):
     """Measurements of a run, in addition to those of the router itself; all use held-out rows."""
 
-    protocol: Literal["folds", "split"] = Field(
-        "folds",
-        description="`folds`: each row is predicted by a router that is trained on other folds, and"
-        " the artifact's router is then trained on all rows. `split`: one router is trained on 80%"
-        " of the rows, stopped by 10% and measured on the remaining 10%; the artifact contains this"
-        " router (the paper's protocol).",
-    )
     grouped_by: Grouping = Field(
         "queries",
-        description="For the protocol `folds`: what stays in one fold. `queries`: near-duplicates."
+        description="What stays in one fold. `queries`: near-duplicates."
         " `tools`: also queries with the same tools, or nearly the same, so that the tools of every"
         " measured query are unseen, as those of a gateway's users are.",
     )
@@ -235,11 +215,6 @@ class EvaluationConfig(_Frozen):
         description="Whether to measure the router and its verifier a second time, with folds that"
         " are grouped by `queries`, so that reports show both. It doubles the time of a run.",
     )
-    distinct_within: DistinctWithin = Field(
-        "dataset",
-        description="Where queries with the same tools count as duplicates, of which the first is"
-        " kept: in the whole `dataset`, or in each `category` of it (the paper's way).",
-    )
     folds: int = Field(
         5,
         ge=3,
@@ -247,55 +222,12 @@ class EvaluationConfig(_Frozen):
         " predicted by a model that is trained on the remaining folds, except one fold that decides"
         " when training stops.",
     )
-    grouped: bool = Field(
-        default=True,
-        description="For the protocol `split`: whether equal queries of different datasets and the"
-        " turns of one conversation stay in one part. The paper splits rows independently, so that"
-        " turns of a tested conversation may be trained on.",
-    )
-    held_out: tuple[str, ...] = Field(
-        (),
-        description="For the protocol `split`: datasets that the router is measured on. It is"
-        " trained and stopped only by the other datasets, without near-duplicates of these rows.",
-    )
-    baselines: bool = Field(
-        default=True, description="Whether to measure every baseline, on the same folds."
-    )
-    baseline_encoder: Literal["pretrained", "distilled"] = Field(
-        "pretrained",
-        description="Whose embeddings baselines read. `distilled` is the narrow encoder of"
-        " `encoder.distilled`, which is many times as fast on a CPU; for many queries.",
-    )
-    truncated: bool = Field(
-        default=True,
-        description="Whether to also measure with conversations that are truncated at the encoder's"
-        " window instead of packed. This takes minutes if the inputs are long.",
-    )
 
     @model_validator(mode="after")
-    def _check_protocol(self) -> EvaluationConfig:
-        if self.protocol == "split" and self.grouped_by == "tools":
-            raise ValueError("`grouped_by: tools` is only allowed for the protocol `folds`")
+    def _check_grouping(self) -> EvaluationConfig:
         if self.known_tools and self.grouped_by != "tools":
             raise ValueError("`known_tools` requires `grouped_by: tools`")
-        if self.protocol == "folds" and (self.held_out or not self.grouped):
-            raise ValueError(
-                "`held_out` and `grouped: false` are only allowed for the protocol `split`"
-            )
         return self
-
-
-class SweepConfig(_Frozen):
-    """Runs of `switchcraft-train sweep`: every variant with every seed."""
-
-    seeds: tuple[int, ...] = Field((), description="Default of the option `--seeds`.")
-    variants: Mapping[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Mapping[str, Any]] = (
-        Field(
-            default_factory=dict,
-            description="Settings that differ from the rest of this file, by the variant's name."
-            " Without variants, the sweep repeats one configuration.",
-        )
-    )
 
 
 class RunConfig(_Frozen):
@@ -323,7 +255,6 @@ class RunConfig(_Frozen):
         description="`best`: the method of calibration that is chosen by cross-validation on"
         " held-out probabilities. `none`: probabilities stay as the network predicts them.",
     )
-    sweep: SweepConfig = SweepConfig()
     cuda_graph: bool | None = Field(
         None,
         description="Whether the artifact also has a graph for GPUs, with the encoder in fp16."
@@ -377,35 +308,10 @@ class RunConfig(_Frozen):
 
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
-        if self.verifier and self.evaluation.protocol == "split":
-            raise ValueError("`verifier` requires the protocol `folds`")
         if choosing_name(self.policies) != DEFAULT and not self.verifier:
             default = self.policies[DEFAULT]
             raise ValueError(f"the default policy `{default}` requires `verifier: true`")
-        if self.evaluation.baseline_encoder == "distilled" and self.encoder.distilled is None:
-            raise ValueError("`baseline_encoder: distilled` requires `encoder.distilled`")
-        is_weak = any(source.weak_evidence for source in (self.source, *self.also))
-        if is_weak and self.training.labels == "binary":
-            raise ValueError(
-                "`training.labels: binary` is not allowed with `weak_evidence`, whose labels of"
-                " 0.25 would become 1 for a quarter of the calls"
-            )
-        if self.evaluation.baselines and 0 < len(self.unprofiled_arms) < len(self.pool):
-            raise ValueError(
-                f"no `profile` of {', '.join(self.unprofiled_arms)} in `pool`, although other arms"
-                " have one. The baseline MIRT needs the profile of every arm: add the missing ones,"
-                " or remove all to leave MIRT out"
-            )
-        self.variants()
         return self
-
-    def variants(self) -> dict[str, RunConfig]:
-        """Return the configuration of each variant of the sweep; empty without variants."""
-        values = self.model_dump(mode="json", exclude={"sweep"})
-        return {
-            name: RunConfig.model_validate(merge_settings(values, changes))
-            for name, changes in self.sweep.variants.items()
-        }
 
     @property
     def choosing_rule(self) -> str:
@@ -416,16 +322,6 @@ class RunConfig(_Frozen):
     def arms(self) -> tuple[str, ...]:
         """The pool's arms, in the order of the classifier's outputs."""
         return tuple(entry.arm for entry in self.pool)
-
-    @property
-    def unprofiled_arms(self) -> tuple[str, ...]:
-        """The pool's arms without a profile; if there are any, MIRT cannot be measured."""
-        return tuple(entry.arm for entry in self.pool if entry.profile is None)
-
-    @property
-    def profiles(self) -> dict[str, str]:
-        """The profile of each arm that has one."""
-        return {entry.arm: entry.profile for entry in self.pool if entry.profile is not None}
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -497,6 +393,9 @@ def dump_config(config: RunConfig) -> str:
 def trained_config(manifest: Manifest) -> RunConfig:
     """Return the configuration that an artifact was trained with, with the packing that it uses."""
     values = yaml.safe_load(manifest.provenance.config)
+    values.pop("sweep", None)
+    for entry in values["pool"]:
+        entry.pop("profile", None)
     for section, names in REMOVED_SETTINGS.items():
         for name in names:
             values[section].pop(name, None)

@@ -77,7 +77,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     distinct = []
     for table in tables:
         asked = table.take(np.flatnonzero(~np.isnan(table.correct).all(axis=1)))
-        distinct.append(asked.take(unique(asked.examples, config.evaluation.distinct_within)))
+        distinct.append(asked.take(unique(asked.examples)))
     is_measured = [_is_complete(distinct[0], config.arms)]
     is_measured += [np.zeros(len(table), dtype=np.bool_) for table in distinct[1:]]
     table = replace(concatenate(distinct), is_measured=np.concatenate(is_measured))
@@ -106,8 +106,7 @@ def require_measured_rows(table: Table, config: RunConfig, data: Path) -> None:
             " only for training"
         )
         raise DataError(data / config.source.path, None, problem)
-    if config.evaluation.protocol == "folds":
-        fold_table(table, folds, config.seed, within=config.evaluation.distinct_within)
+    fold_table(table, folds, config.seed)
 
 
 def open_source(

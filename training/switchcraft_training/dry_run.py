@@ -1,4 +1,4 @@
-"""`run --dry-run` and `sweep --dry-run`: what can stop a run, found before it starts.
+"""`run --dry-run`: what can stop a run, found before it starts.
 
 A dry run reads the sources without judging their answers, splits the rows, and looks for the
 encoders on this machine and on the model hub.
@@ -6,7 +6,7 @@ encoders on this machine and on the model hub.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,6 @@ from switchcraft_training.models.frozen import freeze
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import precision_of
 from switchcraft_training.records import Example
-from switchcraft_training.training_data import TrainingData
 from switchcraft_training.verification import require_answers
 
 WEIGHTS: Final = (
@@ -62,37 +61,27 @@ class DryRun:
                 ]
             self.problems.extend(text for text in problems if text not in self.problems)
 
-    def fact(self, text: str) -> None:
-        """Note a fact, once."""
-        if text not in self.facts:
-            self.facts.append(text)
 
-
-def dry_run(configs: Mapping[str, RunConfig], data: Path) -> DryRun:
-    """Check every configuration, by its variant's name."""
+def dry_run(config: RunConfig, data: Path) -> DryRun:
+    """Check everything that a run needs."""
     found = DryRun()
-    read: dict[str, Sequence[Example]] = {}
-    for name, config in configs.items():
-        key = config.model_dump_json(include={"source", "also", "pool"})
+    with found.noting():
+        examples = _measured(config, data)
+        found.facts.append(f"{config.name}: {_division(config, examples, data)}")
+    if config.verifier:
         with found.noting():
-            examples = read[key] = read.get(key) or _measured(config, data)
-            found.fact(f"{name}: {_division(config, examples, data)}")
-        if config.verifier:
-            with found.noting():
-                require_answers(config, data)
+            require_answers(config, data)
+    with found.noting():
+        precision_of(config)
+    with found.noting():
+        source, settings = config.encoder.source, config.encoder
+        found.facts.append(_find_weights(source))
+        encoder = load_untrained(source)
+        packing_for(encoder, config.packing)
+        freeze(EncoderBranch(encoder.model, 1, pooling="cls", dropout=0), settings.frozen_layers)
+    if config.checking.paraphrases is not None:
         with found.noting():
-            precision_of(config)
-        with found.noting():
-            source, settings = config.encoder.source, config.encoder
-            found.fact(_find_weights(source))
-            encoder = load_untrained(source)
-            packing_for(encoder, config.packing)
-            freeze(
-                EncoderBranch(encoder.model, 1, pooling="cls", dropout=0), settings.frozen_layers
-            )
-        if config.checking.paraphrases is not None:
-            with found.noting():
-                found.fact(_find_weights(config.checking.paraphrases))
+            found.facts.append(_find_weights(config.checking.paraphrases))
     return found
 
 
@@ -122,17 +111,14 @@ def _measured(config: RunConfig, data: Path) -> tuple[Example, ...]:
         )
         answered &= {row.example_id for row in rows}
     complete = [example for example in examples if example.id in answered]
-    return tuple(complete[row] for row in unique(complete, config.evaluation.distinct_within))
+    return tuple(complete[row] for row in unique(complete))
 
 
 def _division(config: RunConfig, examples: Sequence[Example], data: Path) -> str:
     """Return how the measured rows are divided; raises the errors of dividing them."""
     table = Table(tuple(examples), config.arms, np.ones((len(examples), len(config.arms))))
     require_measured_rows(table, config, data)
-    measured = f"{len(examples):,} measured queries"
-    if config.evaluation.protocol == "split":
-        return f"{measured}, split into {TrainingData(config, table, Path()).split().sizes()}"
-    return f"{measured} in {config.evaluation.folds} folds"
+    return f"{len(examples):,} measured queries in {config.evaluation.folds} folds"
 
 
 def _find_weights(source: str) -> str:

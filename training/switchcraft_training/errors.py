@@ -21,16 +21,12 @@ class DataError(SwitchcraftError):
 class RowError(DataError):
     """A row of published data that gives no example.
 
-    `reason` is the same for all rows with this problem. `is_readable` is true if the row is as
-    expected, and only has nothing that could be judged.
+    `reason` is the same for all rows with this problem.
     """
 
-    def __init__(
-        self, path: Path, line: int | None, problem: str, *, reason: str, is_readable: bool = False
-    ) -> None:
+    def __init__(self, path: Path, line: int | None, problem: str, *, reason: str) -> None:
         super().__init__(path, line, problem)
         self.reason = reason
-        self.is_readable = is_readable
 
 
 class FetchError(SwitchcraftError):

@@ -1,9 +1,8 @@
 """The complete run: from recorded answers to an evaluated router, its artifact and its report.
 
-All metrics are held-out. With the protocol `folds`, a router trained on other folds predicts each
-query. The router in the artifact is then trained on all queries, and its calibration was fitted on
-the held-out probabilities. With the protocol `split`, the router in the artifact is the one that is
-measured.
+All metrics are held-out: a router trained on other folds predicts each query. The router in the
+artifact is then trained on all queries, and its calibration was fitted on the held-out
+probabilities.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import logging
 import platform
 import subprocess
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -25,7 +23,6 @@ from router_service.artifact import Provenance
 from switchcraft_training.config import RunConfig, dump_config
 from switchcraft_training.data.learned import TrainingOverlap
 from switchcraft_training.data.outcomes import CheckedAnswers
-from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import open_source, sources_sha256
 from switchcraft_training.evaluation.report import KnownTools, Report, all_sections, write_report
 from switchcraft_training.evaluation.verified import (
@@ -86,11 +83,6 @@ def run(
     """
     if config.verifier:
         require_answers(config, data)
-    if config.evaluation.baselines and config.unprofiled_arms:
-        arms = ", ".join(config.unprofiled_arms)
-        log.warning(
-            "the baseline MIRT is left out: add a `profile` to the pool's entry of %s", arms
-        )
     with running(run_stages(config)) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work", workers)
     usages = [asdict(usage) for usage in stages.usages.values()]
@@ -103,8 +95,7 @@ def run_stages(config: RunConfig) -> tuple[str, ...]:
     settings = config.evaluation
     return (
         *(READING, PACKING, *experiment_stages(config)),
-        *((FINAL_ROUTER,) if settings.protocol == "folds" else ()),
-        EXPORT,
+        *(FINAL_ROUTER, EXPORT),
         *((NESTED_ROUTERS, VERIFIER, UNFAMILIAR) if config.verifier else ()),
         *((KNOWN_TOOLS,) if settings.known_tools else ()),
         REPORT,
@@ -115,28 +106,23 @@ def _run_stages(
     config: RunConfig, data: Path, out: Path, workspace: Path, workers: Workers
 ) -> Path:
     settings, directory = config.evaluation, out / "artifact"
-    is_split = settings.protocol == "split"
 
     # Read the answers, and pack the queries.
     provenance = trace(config, data)
     training = read_training_data(config, data, workspace)
-    examples = training.table.examples
 
-    # Divide the rows, train routers, and measure their predictions of rows that they have not seen.
+    # Train routers, and measure their predictions of rows that they have not seen.
     result = run_experiment(training, workers)
 
-    # Ship the router that was measured, or with folds one that is trained on all rows.
+    # Ship a router that is trained on all rows.
     encoder = training.load_encoder()
-    trained = result.predictions.trained
-    if not is_split:
-        with stage(FINAL_ROUTER):
-            trained = train_on_all(training, encoder)
-    assert trained is not None  # noqa: S101 - for types
+    with stage(FINAL_ROUTER):
+        trained = train_on_all(training, encoder)
     with stage(EXPORT):
         parity = ship_router(training, result, trained, encoder, provenance, directory)
 
     # Study verifiers on the same folds, and add one to the artifact.
-    measured = result.experiments["test"]
+    measured = result.experiment
     verified: VerifiedFigures | str | None = None
     if config.verifier:
         calibrated = measured.probabilities
@@ -147,7 +133,7 @@ def _run_stages(
         unfamiliar = study_unfamiliar(config, study.table, costs_usd, spec, data, workers=workers)
         unfamiliar.add_to(directory)
         verified = verified_figures(study)
-    elif not is_split:
+    else:
         has_answers = isinstance(open_source(config.source, data), CheckedAnswers)
         verified = NO_VERIFIER if has_answers else NO_ANSWERS
 
@@ -157,29 +143,22 @@ def _run_stages(
         with stage(KNOWN_TOOLS):
             known = measure_known_tools(training, measured.policies, data, workers)
 
-    # Report on each part.
-    shipped = result.division.shipped
     with stage(REPORT):
-        for part, experiment in result.experiments.items():
-            report = Report(
-                name=config.name,
-                folds=None if is_split else settings.folds,
-                split=shipped.sizes() if is_split else None,
-                part=part,
-                teaching=len(shipped.teaching),
-                unprofiled_arms=config.unprofiled_arms if settings.baselines else (),
-                label_rates=rates_by_category(experiment.table),
-                epochs=trained.epochs,
-                test=result.figures[part],
-                sections=all_sections(experiment),
-                parity=parity,
-                provenance=provenance,
-                overlap=TrainingOverlap.of_splits(examples, result.division.parts[part]),
-                verified=verified,
-                grouped_by=settings.grouped_by,
-                known_tools=known,
-            )
-            write_report(report, out, "report" if part == "test" else part)
+        report = Report(
+            name=config.name,
+            folds=settings.folds,
+            teaching=len(training.table.teaching_rows),
+            epochs=trained.epochs,
+            test=result.figures,
+            sections=all_sections(measured),
+            parity=parity,
+            provenance=provenance,
+            overlap=TrainingOverlap.of_splits(training.table.examples, training.folds()),
+            verified=verified,
+            grouped_by=settings.grouped_by,
+            known_tools=known,
+        )
+        write_report(report, out)
     return directory
 
 
@@ -187,27 +166,15 @@ def measure_known_tools(
     data: TrainingData, policies: Mapping[str, str], recordings: Path, workers: Workers
 ) -> KnownTools:
     """Measure the same policies with folds in which a query's tools may have been learned from."""
-    alone = data.config.evaluation.model_copy(update={"baselines": False, "truncated": False})
-    config = data.config.model_copy(update={"evaluation": alone, "policies": policies})
+    config = data.config.model_copy(update={"policies": policies})
     data = replace(data, config=config).grouped_by("queries")
     result = run_experiment(data, workers)
     verified: VerifiedFigures | None = None
     if config.verifier:
-        calibrated = result.experiments["test"].probabilities
+        calibrated = result.experiment.probabilities
         study = study_verifier(data, result.predictions, calibrated, recordings, workers=workers)
         verified = verified_figures(study)
-    return KnownTools(result.figures["test"], verified)
-
-
-def rates_by_category(table: Table) -> dict[str, dict[str, float]]:
-    """Return the share of correct answers of each arm, by category."""
-    members: dict[str, list[int]] = defaultdict(list)
-    for row, example in enumerate(table.examples):
-        members[example.category].append(row)
-    return {
-        category: dict(zip(table.arms, table.correct[rows].mean(0).tolist(), strict=True))
-        for category, rows in sorted(members.items())
-    }
+    return KnownTools(result.figures, verified)
 
 
 def trace(config: RunConfig, data: Path) -> Provenance:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from router_service.predictor.model import Classifier, sigmoid
 from switchcraft_training.config import RunConfig
-from switchcraft_training.data.splits import Division, Split
+from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Floats
 from switchcraft_training.models.export import export_int8
 from switchcraft_training.models.finetuning import compute_states
 from switchcraft_training.models.model import RouterModel
-from switchcraft_training.models.training import TrainedRouter, branch_logits, train_router
+from switchcraft_training.models.training import branch_logits, train_router
 from switchcraft_training.progress import step
 from switchcraft_training.training_data import TrainingData
 from switchcraft_training.workers import SINGLE_PROCESS, Workers
@@ -31,14 +31,12 @@ class RowPredictions:
     `branches` are the full-precision logits of each branch, (rows, arms), by name. `probabilities`,
     (rows, arms), are uncalibrated: those of the int8 graph if it was exported, else those of the
     network in full precision. `p_no_call`, (rows,), is the graph's probability that a query asks
-    for no call; it is NaN if no graph was exported, or if it predicts no demand. `trained` is the
-    router, if it was kept.
+    for no call; it is NaN if no graph was exported, or if it predicts no demand.
     """
 
     branches: Mapping[str, Floats]
     probabilities: Floats
     p_no_call: Floats
-    trained: TrainedRouter | None = None
 
     def mix(self, shares: Mapping[str, float]) -> Floats:
         """Return full-precision probabilities that mix the branches in `shares` by these shares."""
@@ -47,10 +45,10 @@ class RowPredictions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutPredictions(RowPredictions):
-    """Predictions of a division's rows, each by a router that has not learned from the row.
+    """Predictions of the measured rows, each by a router that has not learned from the row.
 
-    `folds`, (rows,), is the number of the split that tested each row. `expected_costs_usd`,
-    (rows, arms), are estimated from the training rows of that split.
+    `folds`, (rows,), is the number of the fold that tested each row. `expected_costs_usd`,
+    (rows, arms), are estimated from the training rows of that fold.
     """
 
     folds: NDArray[np.int64]
@@ -64,27 +62,16 @@ def mix_branches(branches: Mapping[str, Floats], shares: Mapping[str, float]) ->
     return sigmoid(np.asarray(logits, dtype=np.float64))
 
 
-def cross_validate(data: TrainingData, workers: Workers = SINGLE_PROCESS) -> HeldOutPredictions:
-    """Train a router on each fold and predict its test rows, whichever protocol the run follows."""
-    division = Division.of_folds(data.table, data.folds())
-    return predict_held_out(data, division, workers=workers)
-
-
-def predict_held_out(
-    data: TrainingData,
-    division: Division,
-    *,
-    exported: bool = False,
-    kept: bool = False,
-    workers: Workers = SINGLE_PROCESS,
+def cross_validate(
+    data: TrainingData, workers: Workers = SINGLE_PROCESS, *, exported: bool = False
 ) -> HeldOutPredictions:
-    """Train a router on each split of a division, and predict the division's rows.
+    """Train a router on each fold, and predict all measured rows, in their order.
 
-    If `exported`, the int8 graphs predict these rows, too. If `kept`, the result has the router of
-    the first split.
+    If `exported`, the int8 graphs predict these rows, too.
     """
-    splits, order = division.splits, division.order
-    found = [*train_splits(data, splits, workers, exported=exported, kept=kept)]
+    splits = data.folds()
+    found = [*train_splits(data, splits, workers, exported=exported)]
+    order = np.argsort([row for split in splits for row in split.test])
     folds = np.repeat(np.arange(len(splits)), [len(split.test) for split in splits])[order]
     costs_usd = np.array([data.expected_costs_usd(split.train) for split in splits])
     return HeldOutPredictions(
@@ -94,7 +81,6 @@ def predict_held_out(
         },
         probabilities=np.concatenate([each.probabilities for each in found])[order],
         p_no_call=np.concatenate([each.p_no_call for each in found])[order],
-        trained=found[0].trained,
         folds=folds,
         expected_costs_usd=costs_usd[folds],
     )
@@ -107,7 +93,6 @@ def train_splits(
     unit: str = "fold",
     *,
     exported: bool = False,
-    kept: bool = False,
 ) -> Iterator[RowPredictions]:
     """Train a router on each split, several at the same time, and yield its predictions.
 
@@ -118,13 +103,11 @@ def train_splits(
         encoder = data.load_encoder()
         with step("frozen layers"):
             compute_states(encoder, data.config, data.table, data.workspace)
-    predict = partial(predict_split, exported=exported, kept=kept)
+    predict = partial(predict_split, exported=exported)
     return workers.map(predict, data, splits, unit)
 
 
-def predict_split(
-    data: TrainingData, split: Split, *, exported: bool, kept: bool
-) -> RowPredictions:
+def predict_split(data: TrainingData, split: Split, *, exported: bool) -> RowPredictions:
     """Train a router on a split, and predict its test rows, in their order."""
     config, workspace = data.config, data.workspace
     train, validation, test = map(
@@ -141,7 +124,7 @@ def predict_split(
         with step("int8 graph's predictions"):
             probabilities, demand = classifier.predict_with_demand(test.packed)
     p_no_call = np.full(len(test), np.nan) if demand is None else demand[:, 0]
-    return RowPredictions(branches, probabilities, p_no_call, trained if kept else None)
+    return RowPredictions(branches, probabilities, p_no_call)
 
 
 def export_fold(model: RouterModel, config: RunConfig) -> Classifier:

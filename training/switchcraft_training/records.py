@@ -79,7 +79,7 @@ class Outcome:
     """Correctness and usage of one answer; None means unknown.
 
     `correct` is 0 or 1 if the answer was judged, and a probability strictly between them if there
-    is only evidence. `attempt` and `reasoning_tokens` have the same meaning as in `Answer`.
+    is only evidence. `attempt` has the same meaning as in `Answer`.
     """
 
     example_id: str
@@ -89,4 +89,3 @@ class Outcome:
     output_tokens: int | None
     seconds: float | None
     attempt: int = 0
-    reasoning_tokens: int | None = None

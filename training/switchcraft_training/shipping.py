@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +15,7 @@ from router_service.measurement.statistics import mean_auc
 from router_service.predictor.model import Calibration, Classifier
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.learned import LearnedQueries
-from switchcraft_training.data.splits import split_table
+from switchcraft_training.data.splits import last_tenth
 from switchcraft_training.data.table import profile_arms
 from switchcraft_training.experiment import ExperimentResult
 from switchcraft_training.familiarity import fit_familiarity
@@ -51,10 +50,7 @@ million parameters) takes 36 ms for 64 tokens, and the shipped one (4 million) 0
 
 def train_on_all(data: TrainingData, encoder: PretrainedEncoder) -> TrainedRouter:
     """Train the artifact's router on all rows, minus a tenth if early stopping needs them."""
-    held_out: tuple[int, ...] = ()
-    if data.needs_validation:
-        within = data.config.evaluation.distinct_within
-        held_out = split_table(data.table, data.config.seed, within=within).validation
+    held_out = last_tenth(data.table, data.config.seed) if data.needs_validation else ()
     train = [row for row in range(len(data.table)) if row not in set(held_out)]
     return train_router(
         encoder,
@@ -77,37 +73,28 @@ def ship_router(
 
     Return the differences between the network, its graphs, and the graphs for CPUs and GPUs.
     """
-    config, table, division = data.config, data.table, result.division
-    parity = {} if division.ships_measured else int8_effects(data, result)
-    parity |= export(data, encoder, trained, result.calibration, directory)
-    shipped = division.shipped
-    learned = (*shipped.train, *shipped.validation, *shipped.teaching)
-    LearnedQueries.of(table.examples[row] for row in learned).write(directory)
+    config, table = data.config, data.table
+    parity = int8_effects(data, result) | export(
+        data, encoder, trained, result.calibration, directory
+    )
+    LearnedQueries.of(table.examples).write(directory)
     held_out_predictions(data, result).write(directory)
-    figures = result.experiments["test"].figures()
-    metrics = dict(figures.metrics)
-    if "validation" in result.figures:
-        validation = result.figures["validation"]
-        chosen = validation.entry(validation.default_policy)
-        metrics["validation_accuracy"] = chosen.accuracy
-        metrics["validation_cost_usd"] = chosen.cost_usd
     manifest = write_manifest(
         directory,
         config,
         describe_encoder(encoder),
-        profile_arms(table.take(shipped.train).select_arms(config.arms), config.prices),
+        profile_arms(table.measured(config.arms), config.prices),
         provenance,
-        figures=replace(figures, metrics=metrics),
+        figures=result.experiment.figures(),
         calibration=result.calibration,
-        # It describes a router that has learned from all rows.
-        familiarity=None if division.ships_measured else fit_familiarity(data),
+        familiarity=fit_familiarity(data),
     )
     return parity | compare_graphs(data, manifest, directory)
 
 
 def int8_effects(data: TrainingData, result: ExperimentResult) -> dict[str, float]:
     """Return how the held-out predictions of int8 graphs differ from those in full precision."""
-    labels, int8 = result.experiments["test"].table.correct, result.predictions.probabilities
+    labels, int8 = result.experiment.table.correct, result.predictions.probabilities
     exact = result.predictions.mix(data.config.training.branch_shares)
     return {
         "int8 graph: mean difference": float(np.abs(exact - int8).mean()),
@@ -135,8 +122,6 @@ def export(
     with TemporaryDirectory() as folder:  # the artifact does not include the FP32 graph
         graph = export_int8(trained.model, features, Path(folder) / GRAPH)
         graphs = {"FP32": full_precision(graph)}
-        if config.evaluation.protocol == "split":  # With folds, int8 graphs are measured.
-            graphs["int8"] = directory / GRAPH
         shutil.copyfile(graph, directory / GRAPH)
         if has_cuda_graph(config, describe_encoder(encoder)):
             graphs["fp16"] = directory / CUDA_GRAPH
@@ -208,14 +193,14 @@ def describe_encoder(encoder: PretrainedEncoder) -> Encoder:
 
 def held_out_predictions(data: TrainingData, result: ExperimentResult) -> HeldOut:
     """Return the predictions and answers from which a gateway computes the figures of its pool."""
-    experiment = result.experiments["test"]
+    experiment = result.experiment
     table = experiment.table
     usage = [
         [
             (profile.input_tokens, profile.output_tokens, profile.seconds)
             for profile in data.profiles(split.train)
         ]
-        for split in result.division.splits
+        for split in data.folds()
     ]
     return HeldOut(
         probabilities=experiment.probabilities,

@@ -1,4 +1,4 @@
-"""Training data of routers: a packed table, its configuration, and its division into parts."""
+"""Training data of routers: a packed table, its configuration, and its folds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from router_service.apis.conversation import parse_conversation
-from router_service.core.errors import ConfigError
 from router_service.measurement.goals import parse_goal
 from router_service.measurement.held_out import Figures
 from router_service.measurement.rules import Outcomes
 from router_service.policies.costs import ArmProfile
 from router_service.predictor.packing import Packed, Packer
 from router_service.predictor.words import Ids
-from switchcraft_training.baselines.inputs import Views
 from switchcraft_training.config import Grouping, RunConfig
-from switchcraft_training.data.splits import Division, Split, fold_table, group_table, split_table
+from switchcraft_training.data.splits import Split, fold_table, group_table
 from switchcraft_training.data.table import Floats, Table, profile_arms
 from switchcraft_training.dataset import load_dataset, require_measured_rows
 from switchcraft_training.models.distillation import distil
@@ -65,78 +63,16 @@ class TrainingData:
         config = self.config.encoder
         return distil(load_encoder(config.source), config, self.unrelated_token_ids, self.workspace)
 
-    def truncated(self) -> TrainingData:
-        """Return the same data with measured rows that are truncated at the window, not packed.
-
-        Rows that are only used for training stay packed; nothing is measured on them.
-        """
-        table = self.table
-        views = Views(self.config.packing, load_encoder(self.config.encoder.source).tokenizer)
-        packed, known = list(table.packed), dict[int, int]()
-        for row in table.measured_rows:
-            ids = _shared(views.truncated(table.examples[row]), known)
-            packed[row] = replace(packed[row], token_ids=ids)
-        return replace(self, table=replace(table, packed=tuple(packed)))
-
     def grouped_by(self, grouping: Grouping) -> TrainingData:
         """Return the same data with folds that are grouped in another way."""
         settings = self.config.evaluation.model_copy(update={"grouped_by": grouping})
         config = self.config.model_copy(update={"evaluation": settings})
         return replace(self, config=config, table=group_table(self.table, grouping))
 
-    def divide(self, *, validated: bool | None = None) -> Division:
-        """Return the rows as the run's protocol divides them.
-
-        `validated` is whether training needs validation rows (default: if the router's does).
-        Raises the errors of `folds` and `split`.
-        """
-        validated = self.needs_validation if validated is None else validated
-        if self.config.evaluation.protocol == "split":
-            return Division.of_split(self.split(), validated=validated)
-        return Division.of_folds(self.table, self.folds(validated=validated))
-
-    def folds(self, *, validated: bool | None = None) -> tuple[Split, ...]:
-        """Return the folds; if not `validated`, validation rows are also used for training."""
+    def folds(self) -> tuple[Split, ...]:
+        """Return the folds; without early stopping, validation rows are also used for training."""
         folds, seed = self.config.evaluation.folds, self.config.seed
-        within = self.config.evaluation.distinct_within
-        validated = self.needs_validation if validated is None else validated
-        return fold_table(self.table, folds, seed, validated=validated, within=within)
-
-    def split(self) -> Split:
-        """Return the parts of the protocol `split`.
-
-        If datasets are held out, all their rows are tested. The other parts lose these rows and
-        their near-duplicates. Raises ConfigError if a held-out dataset has no measured rows, or if
-        a part is empty.
-        """
-        settings, table = self.config.evaluation, self.table
-        split = split_table(
-            table, self.config.seed, grouped=settings.grouped, within=settings.distinct_within
-        )
-        if settings.held_out:
-            names = np.array([example.dataset for example in table.examples])
-            measured = set(names[list(table.measured_rows)].tolist())
-            if missing := sorted(set(settings.held_out) - measured):
-                problem = (
-                    f"no measured rows of {', '.join(missing)}; there are rows of"
-                    f" {', '.join(sorted(measured))}"
-                )
-                raise ConfigError(self.config.name, "evaluation.held_out", problem)
-            is_held_out = np.isin(names, settings.held_out)
-            related = np.isin(table.groups, table.groups[is_held_out]) | is_held_out
-            train, validation, teaching = (
-                tuple(row for row in part if not related[row])
-                for part in (split.train, split.validation, split.teaching)
-            )
-            test = tuple(sorted(row for part in split.parts() for row in part if is_held_out[row]))
-            split = Split(train, validation, test, teaching)
-        if empty := [name for name, size in split.sizes().items() if size == 0]:
-            problem = (
-                f"the {' and '.join(empty)} part is empty: {len(table.measured_rows)} measured"
-                " rows are too few for a split in 80/10/10; record more, or use `folds`"
-            )
-            raise ConfigError(self.config.name, "evaluation.protocol", problem)
-        return split
+        return fold_table(self.table, folds, seed, validated=self.needs_validation)
 
     def profiles(self, rows: Sequence[int]) -> tuple[ArmProfile, ...]:
         """Return each arm's mean usage on these rows, (arms,)."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchcraft_training.data.splits import fold_table, group_table, grouped_folds
+from switchcraft_training.data.splits import fold_table, group_table, grouped_folds, last_tenth
 from switchcraft_training.data.table import Table
 from switchcraft_training.errors import UnbalancedFoldsError
 from switchcraft_training.records import Example
@@ -90,3 +90,14 @@ def test_a_giant_group_is_an_error_that_names_it() -> None:
     assert "(50%)" in str(error)
     assert "lower evaluation.folds" in str(error)
     assert len(fold_table(table, 2, seed=1)) == 2
+
+
+def test_last_tenth_parts_no_group() -> None:
+    """It has about a tenth of the measured rows, and none of a group that is also outside of it."""
+    table = table_of([f"{text} {end}" for text in TEXTS for end in ("now", "soon")], TEXTS[:5])
+    chosen = np.array(last_tenth(table, seed=1))
+    assert 9 <= len(chosen) <= 15
+    assert table.is_measured[chosen].all()
+    others = np.setdiff1d(table.measured_rows, chosen)
+    assert not np.isin(table.own_groups[chosen], table.own_groups[others]).any()
+    assert len(np.unique(table.own_groups)) < len(table)

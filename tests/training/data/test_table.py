@@ -48,25 +48,6 @@ def test_taken_rows_joined_again_are_the_table() -> None:
     assert len(TABLE.take([])) == 0
 
 
-def test_one_attempt_is_drawn_with_the_probability_of_its_label() -> None:
-    """Shares become 0 or 1 with their mean; certain and unknown labels and other layers stay.
-
-    A row has the same labels in every part of the table, and others with another seed.
-    """
-    shares = np.tile([0.0, 0.3, 1.0, NAN], (2_000, 1))
-    examples = tuple(example(str(number)) for number in range(len(shares)))
-    table = Table(examples, tuple("abcd"), shares, attempts=np.full_like(shares, 20))
-    drawn = table.one_attempt(seed=1)
-    np.testing.assert_array_equal(drawn.correct[:, [0, 2, 3]], shares[:, [0, 2, 3]])
-    assert set(drawn.correct[:, 1]) == {0, 1}
-    assert drawn.correct[:, 1].mean() == pytest.approx(0.3, abs=0.05)
-    assert set(drawn.attempts.flat) == {1}
-    part = table.take([7, 3]).one_attempt(seed=1)
-    np.testing.assert_array_equal(part.correct, drawn.take([7, 3]).correct)
-    assert (drawn.correct[:, 1] != table.one_attempt(seed=2).correct[:, 1]).any()
-    assert len(table.take([]).one_attempt(seed=1)) == 0
-
-
 PRICES = {
     "a": Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10),
     "b": Price(input_usd_per_mtok=0.3, output_usd_per_mtok=0.3),

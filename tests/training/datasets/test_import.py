@@ -1,4 +1,4 @@
-"""`switchcraft-train import`: rows, quarantine, corrections and the report of counts."""
+"""`switchcraft-train import`: rows, quarantine and the report of counts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.checker.toolbox import Call
-from switchcraft_training.checking import check
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows
 
@@ -34,7 +32,7 @@ def load(path: Path) -> Json:
     return json.loads(path.read_bytes())
 
 
-def test_import_writes_rows_and_reports_split_counts(
+def test_import_writes_rows_and_reports_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rows are written in order without duplicates; the printed and the saved counts agree."""
@@ -46,20 +44,16 @@ def test_import_writes_rows_and_reports_split_counts(
     assert main(command) == 0
 
     assert [j.example.id for j in read_rows(out)] == [f"xlam_{i}" for i in range(100)]
-    counts = {"read": 101, "duplicates": 1, "train": 80, "validation": 10, "test": 10}
-    stratum = {"dataset": "xlam", "category": "function_calling_60k", **counts}
+    counts = {"read": 101, "duplicates": 1}
+    category = {"dataset": "xlam", "category": "function_calling_60k", **counts}
     assert load(report) == {
         "source": "xlam",
         "path": str(tmp_path),
-        "seed": 1,
-        "read": 101,
-        "published": {"read": 101, "nothing_to_judge": {}, "set_aside": {}},
-        "duplicates": 1,
-        "strata": [stratum],
+        **counts,
+        "set_aside": {},
+        "categories": [category],
     }
-    printed = capsys.readouterr().out
-    assert "101 examples, 1 of them duplicates" in printed
-    assert printed.split()[-7:] == ["xlam", "function_calling_60k", "101", "1", "80", "10", "10"]
+    assert capsys.readouterr().out.split()[-4:] == ["xlam", "function_calling_60k", "101", "1"]
 
 
 def test_unreadable_rows_are_set_aside_and_counted_by_reason(
@@ -75,14 +69,9 @@ def test_unreadable_rows_are_set_aside_and_counted_by_reason(
     assert main(["import", "xlam", str(path), "--report", str(report)]) == 0
 
     not_offered = "the expected answer calls …, which is not offered"
-    assert load(report)["published"] == {
-        "read": 97,
-        "nothing_to_judge": {},
-        "set_aside": {not_offered: 2, "a text is not valid JSON": 1},
-    }
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert f"set aside {not_offered} 2" in lines
-    assert "all 100" in lines
+    assert load(report)["read"] == 97
+    assert load(report)["set_aside"] == {not_offered: 2, "a text is not valid JSON": 1}
+    assert f"set aside: 2 rows, {not_offered}" in capsys.readouterr().out
 
 
 def test_too_many_unreadable_rows_stop_the_import(
@@ -104,49 +93,7 @@ def test_too_many_unreadable_rows_stop_the_import(
     assert len(list(read_rows(out))) == 94
 
 
-def test_rows_without_anything_to_judge_are_no_failures(tmp_path: Path) -> None:
-    """They are counted, and do not count towards the limit."""
-    chat = "USER: Hi.\n\n\nASSISTANT: Hello. <|endoftext|>"
-    function = json.dumps({"name": "f", "description": "", "parameters": {}})
-    call = chat.replace("Hello.", '<functioncall> {"name": "f", "arguments": \'{}\'}')
-    twice = f"{call}\n\n\nFUNCTION RESPONSE: 1\n\n\n{call}"
-    systems = ["SYSTEM: You are helpful.", *[f"SYSTEM: Use these - {function}"] * 2]
-    rows = [{"system": s, "chat": c} for s, c in zip(systems, (chat, chat, twice), strict=True)]
-    path, report = tmp_path / "glaive.json", tmp_path / "report.json"
-    path.write_text(json.dumps(rows))
-
-    assert (
-        main(["import", "glaive", str(path), "--max-unreadable", "0", "--report", str(report)]) == 0
-    )
-
-    assert load(report)["read"] == 2
-    assert load(report)["published"] == {
-        "read": 1,
-        "nothing_to_judge": {"the row offers no function": 1, "no turn calls a function": 1},
-        "set_aside": {},
-    }
-
-
-def test_the_papers_rules_are_options(tmp_path: Path) -> None:
-    """A required parameter may be omitted if its default is expected, and only with the option."""
-    schema = {"a": {"type": "int", "description": "Count. Defaults to 1.", "required": True}}
-    tools = json.dumps([{"name": "f", "description": "F.", "parameters": schema}])
-    rows = [xlam_row(i, f"Query {i}", value) | {"tools": tools} for i, value in enumerate((1, 2))]
-    path, out = write_xlam(tmp_path, *rows), tmp_path / "rows.jsonl"
-
-    def omitting_is_correct(*options: str) -> list[bool]:
-        assert main(["import", "xlam", str(path), "--out", str(out), *options]) == 0
-        omitting = [Call("f", {})]
-        found = list(read_rows(out))
-        return [check(j.example.request["tools"], j.expected, omitting).correct for j in found]
-
-    assert omitting_is_correct() == [False, False]
-    assert omitting_is_correct("--omit-defaults") == [True, False]
-
-
-def test_quarantine_keeps_unreadable_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quarantine_keeps_unreadable_rows(tmp_path: Path) -> None:
     """The quarantine has place, reason and text of each unreadable row."""
     bad = xlam_row(1, "b") | {"tools": '[{"name": "g", "description": "", "parameters": {}}]'}
     path = write_xlam(tmp_path, xlam_row(0, "a"), bad, xlam_row(2, "c"), "no object")
@@ -164,4 +111,3 @@ def test_quarantine_keeps_unreadable_rows(
         "row 2 of the array: ValueError: the expected answer calls 'f', which is not offered"
     )
     assert (second["line"], second["row"]) == (4, '"no object"')
-    assert "2 examples" in capsys.readouterr().out

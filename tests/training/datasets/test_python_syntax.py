@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.apis.conversation import Json
-from switchcraft_training.datasets.python_syntax import (
-    read_json,
-    read_literal,
-    read_objects,
-    read_type,
-)
+from switchcraft_training.datasets.python_syntax import read_json, read_literal, read_type
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 VALUES = st.recursive(
@@ -35,14 +30,6 @@ def test_json_and_repr_of_every_value_are_read(value: Json) -> None:
     assert read_json(json.dumps(value)) == value
     assert read_literal(json.dumps(value)) == value
     assert read_literal(repr(value)) == value
-
-
-@given(
-    st.lists(VALUES.map(lambda value: {"v": value}), max_size=4), st.sampled_from(["", "\n", ", "])
-)
-def test_consecutive_objects_are_read(values: list[Json], between: str) -> None:
-    """The objects may be separated by white space, commas, or not at all."""
-    assert list(read_objects(between.join(json.dumps(v, indent=2) for v in values))) == values
 
 
 @pytest.mark.parametrize(

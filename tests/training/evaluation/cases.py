@@ -17,7 +17,6 @@ from router_service.artifact import (
     file_hashes,
     save_manifest,
 )
-from router_service.policies.costs import Price
 from router_service.predictor.model import sigmoid
 from switchcraft_training.data.learned import LearnedQueries, TrainingOverlap
 from switchcraft_training.data.table import Floats, Table
@@ -57,14 +56,6 @@ def table_of(correct: Floats, cost_usd: Floats, arms: tuple[str, ...] = ("a", "b
     return Table(tuple(example(i) for i in range(len(correct))), arms, correct, cost_usd)
 
 
-def table_with_tokens(output_tokens: Floats, arms: tuple[str, ...]) -> Table:
-    """Return a table of answers with 100 input tokens, these output tokens and two seconds each."""
-    shape = output_tokens.shape
-    table = table_of(np.ones(shape), np.ones(shape), arms)
-    read, seconds = np.full(shape, 100.0), np.full(shape, 2.0)
-    return replace(table, input_tokens=read, output_tokens=output_tokens, seconds=seconds)
-
-
 def minimal_experiment() -> Experiment:
     """Return an experiment without optional inputs."""
     correct, probabilities = answers()
@@ -81,7 +72,6 @@ def complete_experiment() -> Experiment:
     base = minimal_experiment()
     _, noise = answers(7)
     counts = np.full((QUERIES, 2), 100.0)
-    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     other = Entrant("baseline", "noise", noise.argmax(1), noise)
     table = replace(
         base.table,
@@ -97,8 +87,7 @@ def complete_experiment() -> Experiment:
         base.expected_costs_usd,
         base.policies,
         entrants=(other,),
-        prices=dict.fromkeys(ARMS, price),
-        variants=(Entrant("router", "truncated", noise.argmin(1)),),
+        variants=(Entrant("router", "without forest", noise.argmin(1)),),
     )
 
 

@@ -75,7 +75,6 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels.attempts, [[4, 1], [1, 0]])
     np.testing.assert_array_equal(labels.input_tokens, [[100, 100], [100, np.nan]])
     np.testing.assert_array_equal(labels.output_tokens, [[25, 10], [10, np.nan]])
-    np.testing.assert_array_equal(labels.reasoning_tokens, [[6, 0], [0, np.nan]])
     np.testing.assert_allclose(labels.seconds, [[0.1, 0.1], [0.1, np.nan]])
 
 

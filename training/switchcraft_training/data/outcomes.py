@@ -127,7 +127,6 @@ class CheckedAnswers:
                     output_tokens=answer.output_tokens,
                     seconds=answer.seconds,
                     attempt=answer.attempt,
-                    reasoning_tokens=answer.reasoning_tokens,
                 )
 
 
@@ -157,7 +156,7 @@ def tabulate_outcomes(
     Raises the errors of `outcomes_of`.
     """
     shape = len(examples), len(arms)
-    correct, tokens_in, tokens_out, reasoning, seconds = (_Means(shape) for _ in range(5))
+    correct, tokens_in, tokens_out, seconds = (_Means(shape) for _ in range(4))
     row_of = {example.id: row for row, example in enumerate(examples)}
     for column, arm in enumerate(track(arms, "judged", len(arms), "models")):
         for outcome in outcomes_of(arm):
@@ -166,7 +165,6 @@ def tabulate_outcomes(
                 correct.add(row, column, outcome.correct)
                 tokens_in.add(row, column, outcome.input_tokens)
                 tokens_out.add(row, column, outcome.output_tokens)
-                reasoning.add(row, column, outcome.reasoning_tokens)
                 seconds.add(row, column, outcome.seconds)
     return Table(
         examples=tuple(examples),
@@ -176,6 +174,5 @@ def tabulate_outcomes(
         attempts=correct.counts.astype(np.float64),
         input_tokens=tokens_in.values(),
         output_tokens=tokens_out.values(),
-        reasoning_tokens=reasoning.values(),
         seconds=seconds.values(),
     )

@@ -1,22 +1,16 @@
-"""Deduplication, stratified splits, and folds that keep near-duplicates together.
-
-The paper describes the splits in its appendix on training configuration.
-"""
+"""Deduplication of queries, and folds that keep near-duplicates together."""
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Literal, NamedTuple
 
 import numpy as np
 import orjson
 
 from router_service.apis.conversation import Json
-from switchcraft_training.config import DistinctWithin, Grouping
+from switchcraft_training.config import Grouping
 from switchcraft_training.data.duplicates import (
     Groups,
     join_groups,
@@ -25,12 +19,10 @@ from switchcraft_training.data.duplicates import (
     similar_tools,
     user_text,
 )
-from switchcraft_training.data.table import LAYERS, Flags, Table
+from switchcraft_training.data.table import LAYERS, Table
 from switchcraft_training.errors import UnbalancedFoldsError
 from switchcraft_training.records import Example
 
-VALIDATION_SHARE = 0.1
-TEST_SHARE = 0.1
 BALANCE = 0.1
 TOLERATED_ROWS = 5
 """The largest fold may have `BALANCE` more rows than the smallest one, or a typical group's rows
@@ -54,155 +46,28 @@ class Split:
         """Return the indices of training, validation and test rows."""
         return self.train, self.validation, self.test
 
-    def sizes(self) -> dict[str, int]:
-        """Return the number of rows in each part."""
-        return dict(zip(("train", "validation", "test"), map(len, self.parts()), strict=True))
 
+def row_digest(example: Example) -> bytes:
+    """Return a digest of dataset, query and tools, in 16 bytes.
 
-Part = Literal["test", "validation"]
-"""A set of rows whose results have a report."""
-
-
-@dataclass(frozen=True, slots=True)
-class Division:
-    """How a protocol divides the rows: who predicts which rows, what is reported, and what ships.
-
-    A router is trained for each of `splits`, and predicts its test rows. `rows` are the test rows
-    of all splits, in the order of results. The report of each of `parts` has the results for the
-    test rows of its splits. `shipped` are the rows that the artifact's router has learned from.
+    Case and spacing of the query do not matter; those of tools do.
     """
-
-    splits: tuple[Split, ...]
-    rows: tuple[int, ...]
-    parts: Mapping[Part, tuple[Split, ...]]
-    shipped: Split
-
-    @classmethod
-    def of_folds(cls, table: Table, folds: tuple[Split, ...]) -> Division:
-        """Return a division in which folds are measured, and a router of all rows ships."""
-        everything = Split(table.measured_rows, (), (), table.teaching_rows)
-        return cls(folds, table.measured_rows, {"test": folds}, everything)
-
-    @classmethod
-    def of_split(cls, split: Split, *, validated: bool) -> Division:
-        """Return a division in which the one router that is measured ships.
-
-        It also predicts the validation rows, which stop its training if `validated`.
-        """
-        held_out = (*split.validation, *split.test)
-        trained = replace(split, validation=split.validation if validated else (), test=held_out)
-        on_validation = replace(split, validation=(), test=split.validation)
-        parts: Mapping[Part, tuple[Split, ...]] = {"test": (split,), "validation": (on_validation,)}
-        return cls((trained,), held_out, parts, split)
-
-    @property
-    def ships_measured(self) -> bool:
-        """Whether the artifact's router is the one that is measured."""
-        return len(self.splits) == 1
-
-    @property
-    def tuning_part(self) -> Part:
-        """The part on which the calibration, and rules that reach goals, are chosen."""
-        return "validation" if "validation" in self.parts else "test"
-
-    @property
-    def order(self) -> Groups:
-        """The place of each of `rows` among the splits' test rows, one split after the other."""
-        tested = [row for split in self.splits for row in split.test]
-        places = {row: place for place, row in enumerate(tested)}
-        return np.array([places[row] for row in self.rows])
-
-    def is_in(self, part: Part) -> Flags:
-        """Return whether each of `rows` is in a part, (rows,)."""
-        return np.isin(self.rows, [row for split in self.parts[part] for row in split.test])
-
-
-class Stratum(NamedTuple):
-    """A category of a dataset; every category is split in the same proportions."""
-
-    dataset: str
-    category: str
-
-
-class SplitKey(NamedTuple):
-    """The properties of an example that decide its part of a split.
-
-    With its key, an example can be split without staying in memory. `row` is equal if dataset,
-    query and tools are equal, and the category too if duplicates are those of one category.
-    Examples that share an element of `groups` stay in one part: equal queries of any dataset, and
-    turns of one conversation. `row` and `groups` are digests of 16 bytes.
-    """
-
-    stratum: Stratum
-    row: bytes
-    groups: tuple[bytes, ...]
-
-
-def key_of(example: Example, within: DistinctWithin = "dataset") -> SplitKey:
-    """Return an example's key. Case and spacing of the query do not matter; those of tools do."""
     query = _normalized_text(example.request["messages"])
     tools = orjson.dumps(example.request["tools"], option=orjson.OPT_SORT_KEYS)
-    groups = [_digest("query", query)]
-    if example.conversation:
-        groups.append(_digest("conversation", example.dataset, example.conversation))
-    place = (example.dataset, example.category) if within == "category" else (example.dataset,)
-    row = _digest("row", *place, query, tools)
-    return SplitKey(Stratum(example.dataset, example.category), row, tuple(groups))
+    return _digest("row", example.dataset, query, tools)
 
 
 def query_digest(example: Example) -> bytes:
     """Return a digest of query and tools, which is the same in every dataset, in 16 bytes."""
-    return key_of(replace(example, dataset="")).row
+    return row_digest(replace(example, dataset=""))
 
 
-def split_examples(
-    examples: Iterable[Example],
-    seed: int,
-    *,
-    grouped: bool = True,
-    within: DistinctWithin = "dataset",
-) -> Split:
-    """Split each category of each dataset 80/10/10, without duplicates of (query, tools).
-
-    Validation and test each get a tenth of each category, rounded; training gets the rest. If not
-    `grouped`, examples are split independently, so that the turns of a conversation may be in
-    different parts, as in the paper.
-    """
-    keys = (key_of(example, within) for example in examples)
-    return split_keys([key if grouped else key._replace(groups=()) for key in keys], seed)
-
-
-def split_keys(keys: Sequence[SplitKey], seed: int) -> Split:
-    """Split examples by their keys, as `split_examples` does."""
-    rng = random.Random(seed)  # noqa: S311 - a split, not a secret
-    by_stratum: dict[Stratum, list[list[int]]] = defaultdict(list)
-    for group in _inseparable_groups(keys):
-        by_stratum[keys[group[0]].stratum].append(group)
-    train: list[int] = []
-    validation: list[int] = []
-    test: list[int] = []
-
-    def move(groups: list[list[int]], size: int, part: list[int]) -> None:
-        """Move groups from the end into a part until it has grown by `size` examples."""
-        moved = 0
-        while groups and moved < size:
-            group = groups.pop()
-            part.extend(group)
-            moved += len(group)
-
-    for _, members in sorted(by_stratum.items()):
-        rng.shuffle(members)
-        members.reverse()  # `move` takes groups from the end
-        size = sum(map(len, members))
-        move(members, round(size * VALIDATION_SHARE), validation)
-        move(members, round(size * TEST_SHARE), test)
-        move(members, size, train)
-    return Split(tuple(train), tuple(validation), tuple(test))
-
-
-def unique(examples: Iterable[Example], within: DistinctWithin = "dataset") -> list[int]:
-    """Return the index of the first of equal examples: (query, tools) of a dataset or category."""
-    return _unique_keys(key_of(example, within) for example in examples)
+def unique(examples: Iterable[Example]) -> list[int]:
+    """Return the index of the first of equal examples: (query, tools) of a dataset."""
+    first: dict[bytes, int] = {}
+    for index, example in enumerate(examples):
+        first.setdefault(row_digest(example), index)
+    return list(first.values())
 
 
 def merge_equal_queries(table: Table) -> Table:
@@ -242,24 +107,12 @@ def similar_queries_and_tools(examples: Sequence[Example]) -> Groups:
     return join_groups(near_duplicates(examples), similar_tools(examples))
 
 
-def split_table(
-    table: Table, seed: int, *, grouped: bool = True, within: DistinctWithin = "dataset"
-) -> Split:
-    """Split the measured rows 80/10/10; add teaching rows without held-out near-duplicates."""
-    rows = table.measured_rows
-    examples = (table.examples[row] for row in rows)
-    parts = split_examples(examples, seed, grouped=grouped, within=within).parts()
-    split = Split(*(tuple(rows[place] for place in part) for part in parts))
-    return replace(split, teaching=_teaching(table, split))
-
-
 def fold_table(
     table: Table,
     folds: int,
     seed: int,
     *,
     validated: bool = True,
-    within: DistinctWithin = "dataset",
 ) -> tuple[Split, ...]:
     """Return `folds` splits that test every unique measured row exactly once.
 
@@ -272,11 +125,8 @@ def fold_table(
     Raises UnbalancedFoldsError if a group is too large for folds of nearly equal size.
     """
     own = table.measured_rows
-    distinct = unique((table.examples[row] for row in own), within)
-    kept = np.array([own[place] for place in distinct])
-    chosen = [table.examples[row] for row in kept]
-    strata = [f"{example.dataset}/{example.category}" for example in chosen]
-    assigned = grouped_folds(strata, table.own_groups[kept], folds, seed)
+    kept = np.array([own[place] for place in unique(table.examples[row] for row in own)])
+    assigned = _assign_folds(table, kept, folds, seed)
     _require_balance(table, kept, np.bincount(assigned, minlength=folds))
     parts = [tuple(kept[assigned == number].tolist()) for number in range(folds)]
     splits = []
@@ -289,6 +139,21 @@ def fold_table(
         split = Split(tuple(sorted(training)), validation, test)
         splits.append(replace(split, teaching=_teaching(table, split)))
     return tuple(splits)
+
+
+def last_tenth(table: Table, seed: int) -> tuple[int, ...]:
+    """Return about a tenth of the measured rows, without parting rows of equal `own_groups`.
+
+    It is the last of ten folds, because large groups are in the first ones.
+    """
+    rows = np.array(table.measured_rows)
+    return tuple(rows[_assign_folds(table, rows, 10, seed) == 9].tolist())
+
+
+def _assign_folds(table: Table, rows: Groups, folds: int, seed: int) -> Groups:
+    chosen = [table.examples[row] for row in rows]
+    strata = [f"{example.dataset}/{example.category}" for example in chosen]
+    return grouped_folds(strata, table.own_groups[rows], folds, seed)
 
 
 def grouped_folds(strata: Sequence[str], groups: Groups, folds: int, seed: int) -> Groups:
@@ -340,39 +205,6 @@ def _teaching(table: Table, split: Split) -> tuple[int, ...]:
     held_out = np.unique(table.groups[list(split.validation + split.test)])
     is_free = ~table.is_measured & ~np.isin(table.groups, held_out)
     return tuple(np.flatnonzero(is_free).tolist())
-
-
-def _unique_keys(keys: Iterable[SplitKey]) -> list[int]:
-    first: dict[bytes, int] = {}
-    for index, key in enumerate(keys):
-        first.setdefault(key.row, index)
-    return list(first.values())
-
-
-def _inseparable_groups(keys: Sequence[SplitKey]) -> list[list[int]]:
-    """Return the unique examples in groups that stay together, ordered by their first examples.
-
-    A group belongs to the stratum of its first example.
-    """
-    kept = _unique_keys(keys)
-    parents = list(range(len(keys)))
-
-    def root(index: int) -> int:
-        """Return the first example of a group, and shorten the path to it for the next call."""
-        while parents[index] != index:
-            parents[index] = parents[parents[index]]
-            index = parents[index]
-        return index
-
-    first: dict[bytes, int] = {}
-    for index in kept:
-        for name in keys[index].groups:
-            one, other = sorted((root(first.setdefault(name, index)), root(index)))
-            parents[other] = one
-    groups: dict[int, list[int]] = defaultdict(list)
-    for index in kept:
-        groups[root(index)].append(index)
-    return list(groups.values())
 
 
 def _digest(*parts: str | bytes) -> bytes:

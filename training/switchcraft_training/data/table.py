@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,7 @@ from switchcraft_training.storage import complete_file
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-RECORDED: Final = (
-    *("correct", "attempts", "input_tokens", "output_tokens", "reasoning_tokens", "seconds"),
-)
+RECORDED: Final = (*("correct", "attempts", "input_tokens", "output_tokens", "seconds"),)
 """The layers that come from recordings; `cost_usd` follows from them and from prices."""
 LAYERS: Final = (*RECORDED, "cost_usd")
 _COLUMNS: Final = ("groups", "own_groups", "folds", "expected_calls", "is_measured")
@@ -57,7 +54,6 @@ class Table:
     cost_usd: Floats = field(default_factory=_not_given)
     input_tokens: Floats = field(default_factory=_not_given)
     output_tokens: Floats = field(default_factory=_not_given)
-    reasoning_tokens: Floats = field(default_factory=_not_given)
     seconds: Floats = field(default_factory=_not_given)
     attempts: Floats = field(default_factory=_not_given)
     groups: NDArray[np.int64] = field(default_factory=_not_given)
@@ -131,23 +127,6 @@ class Table:
             padded = np.pad(getattr(self, name), ((0, 0), (0, 1)), constant_values=missing)
             layers[name] = np.ascontiguousarray(padded[:, places])
         return replace(self, arms=tuple(arms), **layers)
-
-    def one_attempt(self, seed: int) -> Table:
-        """Return the table with the outcome of one attempt, drawn at random, as each label.
-
-        A label becomes 1 with the probability that it had, and otherwise 0. A query's draws depend
-        only on its id, the number of arms and `seed`, so every part of a table has the same labels.
-        """
-        draws = [
-            np.random.default_rng((seed, crc32(example.id.encode()))).random(len(self.arms))
-            for example in self.examples
-        ]
-        drawn = np.reshape(draws, self.correct.shape) < self.correct
-        return replace(
-            self,
-            correct=np.where(np.isnan(self.correct), np.nan, drawn),
-            attempts=np.minimum(self.attempts, 1),
-        )
 
     def pick(self, choices: Choices) -> tuple[Floats, Floats]:
         """Return the correctness and the cost in USD of each row's chosen arm, (rows,) each."""

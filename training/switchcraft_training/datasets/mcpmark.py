@@ -83,7 +83,6 @@ def _read_run(row: Mapping[str, Json]) -> Outcome:
         correct=success,
         input_tokens=row["input_tokens"],
         output_tokens=row["output_tokens"],
-        reasoning_tokens=row.get("reasoning_tokens"),
         seconds=row["seconds"],
         attempt=int(run.removeprefix("run-")) - 1,
     )

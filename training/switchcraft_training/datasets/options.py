@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 DATASETS: Final[Mapping[str, str]] = {
     "bfcl": "switchcraft_training.datasets.bfcl",
-    "confetti": "switchcraft_training.datasets.confetti",
-    "glaive": "switchcraft_training.datasets.glaive",
-    "hermes": "switchcraft_training.datasets.hermes",
     "xlam": "switchcraft_training.datasets.xlam",
 }
 """Modules by dataset; each has a function `read_source`, which reads the dataset."""
@@ -32,12 +29,5 @@ class ImportOptions:
         0.05
     )
     """fail if more than this share of the rows cannot be read"""
-    distinct_within: Literal["dataset", "category"] = "dataset"
-    """where equal queries with equal tools are duplicates (the paper: category)"""
-    omit_defaults: bool = False
-    """accept answers that omit a required parameter whose documented default is expected, as the
-    paper does"""
-    corrections: Path | None = None
-    """apply the accepted corrections of a `review`"""
     report: Path | None = None
     """write the counts as JSON to this file"""

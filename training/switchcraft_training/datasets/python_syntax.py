@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -69,18 +69,6 @@ def read_literal(text: str) -> Json:
     except (SyntaxError, ValueError, TypeError, MemoryError) as exc:
         raise ValueError(f"neither JSON nor a Python literal: {text[:80]!r}") from exc
     return _to_json_value(value)
-
-
-def read_objects(text: str) -> Iterator[Json]:
-    """Yield the JSON values of a text in which several values follow one another.
-
-    Spaces, line breaks and commas may separate them. Raises ValueError for any other text.
-    """
-    position = 0
-    while position < len(text):
-        value, position = _DECODER.raw_decode(text, position)
-        yield _to_json_value(value)
-        position += len(text[position:]) - len(text[position:].lstrip(" \r\n\t,"))
 
 
 def _to_json_value(value: object) -> Json:

@@ -1,8 +1,8 @@
 """Readers and writers of row files, and the format of a judged example as a row.
 
 A row file contains JSON lines or one JSON array, and is read one row at a time. The command
-`import` writes judged examples (queries with their expected calls) as JSON lines; `label`, `review`
-and `run` read them.
+`import` writes judged examples (queries with their expected calls) as JSON lines; `label` and `run`
+read them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,12 @@ ROW_ERRORS: Final = (
 FILE_ERRORS: Final = (OSError, EOFError, zlib.error)
 
 
-class NothingToJudgeError(ValueError):
-    """A row that is as expected, but has no call to compare answers with."""
-
-
 _VALUES: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\[[^]]*\]|\b\d+\b""")
 
 
 def raise_error(error: RowError, _: bytes) -> None:
     """Raise the error, so that reading stops at the first row that cannot be read."""
-    if not error.is_readable:
-        raise error
+    raise error
 
 
 def row_error(path: Path, number: int, exc: Exception, place: str = "") -> RowError:
@@ -67,9 +62,7 @@ def row_error(path: Path, number: int, exc: Exception, place: str = "") -> RowEr
             reason = _VALUES.sub("…", str(exc)).partition(": ")[0]
         case _:
             reason = f"the layout is unknown ({type(exc).__name__})"
-    is_readable = isinstance(exc, NothingToJudgeError)
-    problem = str(exc) if is_readable else f"{type(exc).__name__}: {exc}"
-    return RowError(path, number, f"{place}{problem}", reason=reason, is_readable=is_readable)
+    return RowError(path, number, f"{place}{type(exc).__name__}: {exc}", reason=reason)
 
 
 def read_lines(

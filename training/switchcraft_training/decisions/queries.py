@@ -22,7 +22,7 @@ from router_service.checker.toolbox import Call, ExpectedCall
 from router_service.core.decision_record import CandidateRecord, LoggedDecision
 from router_service.core.errors import SwitchcraftError
 from switchcraft_training.checking import check_answer
-from switchcraft_training.data.splits import key_of
+from switchcraft_training.data.splits import row_digest
 from switchcraft_training.datasets.rows import (
     ROW_ERRORS,
     example_from_json,
@@ -118,7 +118,7 @@ def read_example(decision: LoggedDecision) -> Example:
     try:
         example = logged_example(decision)
         # The results are not used: parsing only checks that later stages can read the request.
-        _ = (key_of(example), example.query, example.tool_names)
+        _ = (row_digest(example), example.query, example.tool_names)
         parse_conversation(example.request)
     except (*ROW_ERRORS, SwitchcraftError) as exc:
         raise ValueError(f"the content is not a readable request with tools: {exc}") from exc
@@ -342,7 +342,7 @@ def group_by_query(log: DecisionLog, uses: Counter[DecisionUse]) -> Iterator[NDA
             uses[DecisionUse.NO_CONTENT] += 1
         else:
             try:
-                keys += key_of(read_example(decision)).row
+                keys += row_digest(read_example(decision))
             except ValueError:
                 uses[DecisionUse.UNREADABLE] += 1
                 continue

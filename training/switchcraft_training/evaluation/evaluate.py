@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from router_service.measurement.rules import (
     sweep,
 )
 from router_service.measurement.statistics import auc_measure
-from router_service.policies.costs import Price
 from router_service.policies.names import choosing_name
 from router_service.policies.verified import is_verified
 from switchcraft_training.data.table import Flags, Floats, Table
@@ -150,7 +149,6 @@ class Experiment:
     expected_costs_usd: Costs
     policies: Mapping[str, str]
     entrants: tuple[Entrant, ...] = ()
-    prices: Mapping[str, Price] = field(default_factory=dict)
     variants: tuple[Entrant, ...] = ()
     calibrating: CalibrationStudy | None = None
 

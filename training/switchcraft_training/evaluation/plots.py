@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from adjustText import adjust_text
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.rules import KINDS, Entry, Kind
 from switchcraft_training.data.table import Floats
-from switchcraft_training.evaluation.breakdowns import (
-    LEVELS,
-    AttemptShares,
-    Category,
-    Confusion,
-    TokenUse,
-)
+from switchcraft_training.evaluation.breakdowns import Category
 from switchcraft_training.evaluation.calibration import CalibrationFigures
 from switchcraft_training.evaluation.evaluate import Evaluation
 from switchcraft_training.evaluation.verified import VerifiedFigures
-from switchcraft_training.models.checkpoints import Epoch
 
 COLOURS: dict[Kind, str] = {
     "single": "#7c8798",
-    "heuristic": "#b7862c",
     "baseline": "#8b6fd8",
     "router": "#e2621b",
     "random": "#a3a3a3",
@@ -44,13 +33,12 @@ COLOURS: dict[Kind, str] = {
 }
 MARKERS: dict[Kind, str] = {
     "single": "o",
-    "heuristic": "^",
     "baseline": "D",
     "router": "s",
     "random": "X",
     "oracle": "*",
 }
-BLUE, RED, GREY = "#3b82c4", "#d1495b", "#9aa3af"
+BLUE, RED = "#3b82c4", "#d1495b"
 INK = "#010203"
 """Placeholder for the colour of text and axes; `to_svg` replaces it by the page's text colour."""
 PAGE = "#040506"
@@ -136,13 +124,11 @@ def label_points(
 USD_PER_1K = "USD per 1,000 requests"
 _KIND_NAMES: dict[Kind, str] = {
     "single": "single model",
-    "heuristic": "heuristic",
     "baseline": "baseline",
     "router": "router",
     "random": "random",
     "oracle": "oracle",
 }
-_COUNTS = LinearSegmentedColormap.from_list("counts", ["#eef2f7", "#3b82c4", "#1b3a5c"])
 
 
 def pareto_svg(evaluation: Evaluation) -> str:
@@ -223,28 +209,6 @@ def differences_svg(categories: Sequence[Category]) -> str:
         return to_svg(figure)
 
 
-def confusion_svg(confusion: Confusion) -> str:
-    """Draw the router's choices against the oracle's, for all queries and, if any, lost ones."""
-    with style():
-        figure = new_figure(1.8 + 0.32 * len(confusion.arms))
-        titled = [("all queries", confusion.queries)]
-        if confusion.has_lost:
-            titled.append(("wrong choices", confusion.lost))
-        panels = figure.subplots(1, len(titled), sharey=True, squeeze=False)[0]
-        for axes, (title, rows) in zip(panels, titled, strict=True):
-            table = np.array(rows)
-            # The square root keeps a few large cells from hiding the small ones.
-            axes.imshow(np.sqrt(table), cmap=_COUNTS, aspect="auto")
-            texts = [[f"{value:.0f}" if value >= 0.5 else "" for value in row] for row in table]
-            _cells(axes, np.sqrt(table), texts)
-            _names(axes, confusion.arms, confusion.arms)
-            axes.xaxis.tick_top()
-            axes.set_xlabel(f"oracle's choice ({title}, n={table.sum():.0f})")
-            axes.tick_params(length=0)
-        panels[0].set_ylabel("router's choice")
-        return to_svg(figure)
-
-
 def calibration_svg(calibration: CalibrationFigures) -> str:
     """Draw a reliability diagram, and the number of predictions in each bin."""
     bins = calibration.bins
@@ -272,90 +236,6 @@ def calibration_svg(calibration: CalibrationFigures) -> str:
         right.bar(middles, [b.accuracy.n for b in bins], width=0.09, color="#7c8798")
         right.set(xlabel="predicted probability", ylabel="number of predictions", xlim=(0, 1))
         right.grid(visible=True, axis="y")
-        return to_svg(figure)
-
-
-def tokens_svg(uses: Sequence[TokenUse]) -> str:
-    """Draw each arm's cost of input and output, and its actual cost divided by expected cost."""
-    places = np.arange(len(uses))[::-1]
-    with style():
-        figure = new_figure(1.1 + 0.3 * len(uses))
-        left, right = figure.subplots(1, 2, sharey=True)
-        paid_in = np.array([use.input_cost_usd for use in uses]) * 1e3
-        paid_out = np.array([use.output_cost_usd for use in uses]) * 1e3
-        left.barh(places, paid_in, color=BLUE, height=0.6, label="input")
-        left.barh(
-            places, paid_out, left=paid_in, color=COLOURS["router"], height=0.6, label="output"
-        )
-        left.set_yticks(places, [use.arm for use in uses])
-        left.set_xlabel(USD_PER_1K)
-        left.grid(visible=True, axis="x")
-        left.legend(loc="lower right", bbox_to_anchor=(1, 0.5))
-        known = [(p, u.chattiness) for p, u in zip(places, uses, strict=True)]
-        shown = [(place, ratio) for place, ratio in known if ratio is not None]
-        _intervals(
-            right,
-            np.array([place for place, _ in shown]),
-            [ratio.value for _, ratio in shown],
-            [ratio.interval for _, ratio in shown],
-            centre=1.0,
-            is_more_better=False,
-        )
-        right.set_xlabel("chattiness: cost / cost with average output")
-        return to_svg(figure)
-
-
-def repeated_svg(groups: Sequence[AttemptShares]) -> str:
-    """Draw a histogram of the share of correct answers to a query for each group."""
-    columns = 4
-    rows = -(-len(groups) // columns)
-    with style():
-        figure = new_figure(0.6 + 1.25 * rows)
-        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-        for axis, group in zip_longest(axes, groups):
-            if group is None:
-                axis.set_visible(False)
-                continue
-            axis.bar(np.arange(LEVELS + 1) / LEVELS, group.shares, width=0.9 / LEVELS, color=BLUE)
-            axis.set_title(group.name, fontsize=8)
-            axis.text(0.5, 0.9, f"mid {group.mid.value:.0%}", fontsize=8, ha="center", va="top",
-                      transform=axis.transAxes)  # fmt: skip
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-            axis.grid(visible=True, axis="y")
-        for axis in axes[: len(groups)][-columns:]:  # the lowest of each column
-            axis.tick_params(labelbottom=True)
-        axes[0].set_ylim(0, 1)
-        figure.supxlabel("share of a model's answers to a query that are correct", fontsize=9)
-        figure.supylabel("queries", fontsize=9)
-        return to_svg(figure)
-
-
-def curves_svg(runs: Sequence[Sequence[Epoch]]) -> str:
-    """Draw the losses and the validation F1 by epoch of every run, and their means.
-
-    A mean is over the runs that are still training (paper, appendix on fine-tuning curves). Without
-    validation rows, only the training loss is drawn.
-    """
-    losses = {"train_loss": ("training", GREY), "loss": ("validation", COLOURS["router"])}
-    scores = {"micro_f1": ("micro-F1", COLOURS["router"]), "macro_f1": ("macro-F1", BLUE)}
-    panels = [("cross-entropy", losses), ("validation F1", scores)]
-    if all(math.isnan(epoch.loss) for run in runs for epoch in run):
-        panels = [("cross-entropy", {"train_loss": losses["train_loss"]})]
-    with style():
-        figure = new_figure(2.8)
-        for axes, (label, lines) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
-            for name, (shown, colour) in lines.items():
-                curves = [[getattr(epoch, name) for epoch in run] for run in runs]
-                for curve in curves:
-                    axes.plot(range(1, len(curve) + 1), curve, color=colour, alpha=0.2, lw=0.8)
-                means = np.nanmean(list(zip_longest(*curves, fillvalue=np.nan)), axis=1)
-                axes.plot(range(1, len(means) + 1), means, color=colour, lw=1.6, label=shown)
-            axes.set(xlabel="epoch", ylabel=label)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.grid(visible=True)
-            axes.legend()
         return to_svg(figure)
 
 
@@ -394,39 +274,14 @@ def _intervals(
     places: Floats | np.ndarray[tuple[int], np.dtype[np.int64]],
     values: Sequence[float],
     intervals: Sequence[tuple[float, float]],
-    centre: float = 0.0,
-    *,
-    is_more_better: bool = True,
 ) -> None:
-    """Draw values with 95% intervals.
-
-    The colour is blue if the whole interval is better than `centre`, red if it is worse, else grey.
-    """
-    above, below = (BLUE, RED) if is_more_better else (RED, BLUE)
-    axes.axvline(centre, color=INK, linewidth=0.8, linestyle=":")
+    """Draw values with 95% intervals: blue if the whole interval is positive, red if negative."""
+    axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
     for place, value, (low, high) in zip(places.tolist(), values, intervals, strict=True):
-        colour = "#7c8798" if low <= centre <= high else above if low > centre else below
+        colour = "#7c8798" if low <= 0 <= high else BLUE if low > 0 else RED
         axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
         axes.plot(value, place, "o", color=colour, markersize=5)
     axes.grid(visible=True, axis="x")
-
-
-def _cells(axes: Axes, table: Floats, texts: Sequence[Sequence[str]]) -> None:
-    """Write a text into each cell of a heat map, dark on light cells and white on dark cells."""
-    image = axes.images[0]
-    colours = np.asarray(image.cmap(np.asarray(image.norm(table))))
-    luminance = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
-    for row, line in enumerate(texts):
-        for column, text in enumerate(line):
-            colour = "#111827" if luminance[row, column] > 0.45 else "#ffffff"
-            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
-
-
-def _names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
-    axes.set_xticks(range(len(columns)), columns, rotation=35, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(len(rows)), rows)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 def _at(entry: Entry) -> tuple[float, float]:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, select_autoescape
@@ -28,19 +27,11 @@ from switchcraft_training.dataset import load_dataset
 from switchcraft_training.errors import DataError
 from switchcraft_training.evaluation import plots
 from switchcraft_training.evaluation.breakdowns import (
-    Breakdown,
     Category,
-    Confusion,
-    RepeatedAnswers,
     Routing,
-    TokenUse,
     by_category,
-    confusion,
     dataset_oracle,
-    misroutes,
-    repeated_answers,
     routing,
-    token_use,
 )
 from switchcraft_training.evaluation.calibration import (
     CalibrationFigures,
@@ -65,13 +56,9 @@ class Sections:
 
     categories: tuple[Category, ...]
     routing: Routing
-    misroutes: tuple[Breakdown, ...]
-    confusion: Confusion
     calibration: CalibrationFigures
     calibrating: CalibrationStudy | None
     promises: tuple[GoalResult, ...]
-    tokens: tuple[TokenUse, ...]
-    repeated: RepeatedAnswers | None
     parts: tuple[Variant, ...]
 
 
@@ -93,13 +80,9 @@ def all_sections(experiment: Experiment) -> Sections:
     return Sections(
         categories=by_category(table, chosen, experiment.categories()),
         routing=routing(table, chosen),
-        misroutes=misroutes(table, chosen, experiment.table.examples),
-        confusion=confusion(table, chosen),
         calibration=calibration_figures(table, experiment.probabilities),
         calibrating=experiment.calibrating,
         promises=validate_goals(experiment),
-        tokens=token_use(table, experiment.prices) if experiment.prices else (),
-        repeated=repeated_answers(table, experiment.categories()),
         parts=compare_variants(experiment),
     )
 
@@ -129,12 +112,10 @@ class Report:
 
     `test` and `sections` describe the same queries, and `overlap` says how many of them the router
     has learned from. If these are the queries of the training run, they were held out in `folds`
-    folds, or they are the `part` (test or validation) of a `split` with these numbers of rows;
-    otherwise both are None. Only a report of the training run has `teaching` (the number of
-    training rows from other recordings), `unprofiled_arms` (arms without a profile, so that MIRT
-    was not measured), `label_rates`, `epochs`, `parity` and `verified`, which is the reason if
-    verified answers were not measured. With folds that are `grouped_by` tools, `known_tools` may
-    have the results with known tools.
+    folds; otherwise it is None. Only a report of the training run has `teaching` (the number of
+    training rows from other recordings), `epochs`, `parity` and `verified`, which is
+    the reason if verified answers were not measured. With folds that are `grouped_by` tools,
+    `known_tools` may have the results with known tools.
     """
 
     name: str
@@ -143,11 +124,7 @@ class Report:
     overlap: TrainingOverlap
     sections: Sections | None = None
     folds: int | None = None
-    split: Mapping[str, int] | None = None
-    part: Literal["test", "validation"] = "test"
     teaching: int = 0
-    unprofiled_arms: tuple[str, ...] = ()
-    label_rates: Mapping[str, Mapping[str, float]] | None = None
     epochs: tuple[Epoch, ...] = ()
     parity: Mapping[str, float] | None = None
     verified: VerifiedFigures | str | None = None
@@ -169,11 +146,10 @@ class Report:
         )
 
 
-def write_report(report: Report, directory: Path, name: str = "report") -> None:
-    """Write `NAME.json` and `NAME.html` into a directory."""
-    _write_json(asdict(report), directory / f"{name}.json")
-    drawings = draw_plots(report)
-    write_page("report.html.j2", directory / f"{name}.html", drawings, report=report)
+def write_report(report: Report, directory: Path) -> None:
+    """Write `report.json` and `report.html` into a directory."""
+    _write_json(asdict(report), directory / "report.json")
+    write_page("report.html.j2", directory / "report.html", draw_plots(report), report=report)
 
 
 def write_verification(figures: VerifiedFigures, artifact: Path) -> Path:
@@ -205,21 +181,13 @@ def write_page(template: str, path: Path, drawings: Mapping[str, str], **values:
 def draw_plots(report: Report) -> dict[str, str]:
     """Draw every plot whose data the report contains; return SVG elements by name."""
     drawn = {"pareto": plots.pareto_svg(report.test)}
-    if report.epochs:
-        drawn["curves"] = plots.curves_svg([report.epochs])
     if isinstance(report.verified, VerifiedFigures):
         drawn["verified"] = plots.verified_svg(report.verified)
     sections = report.sections
     if sections is None:
         return drawn
     drawn["differences"] = plots.differences_svg(sections.categories)
-    drawn["confusion"] = plots.confusion_svg(sections.confusion)
     drawn["calibration"] = plots.calibration_svg(sections.calibration)
-    if sections.tokens:
-        drawn["tokens"] = plots.tokens_svg(sections.tokens)
-    if sections.repeated:
-        drawn["repeated-arms"] = plots.repeated_svg(sections.repeated.arms)
-        drawn["repeated-categories"] = plots.repeated_svg(sections.repeated.categories)
     return drawn
 
 
@@ -293,7 +261,6 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
         probabilities=np.array(router.predict_batch(conversations), dtype=np.float64),
         expected_costs_usd=manifest.costs_usd(),
         policies=manifest.policies,
-        prices=config.prices,
     )
     figures = main_figures(experiment)
     return Report(

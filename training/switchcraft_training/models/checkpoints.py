@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -40,12 +39,6 @@ class Epoch:
     loss: float
     macro_f1: float
     micro_f1: float
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Epoch:
-        """Return an epoch of a `report.json`, where null stands for NaN."""
-        known: dict[str, Any] = {name: math.nan if v is None else v for name, v in values.items()}
-        return cls(**known)
 
 
 def best_epoch(epochs: Sequence[Epoch], settings: TrainingConfig) -> Epoch:

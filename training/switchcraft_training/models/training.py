@@ -57,8 +57,6 @@ def train_router(
     The branches share no weights, and each has its own loss, so that none depends on another.
     `workspace` is the folder of the encoder's checkpoints and cached states.
     """
-    if config.training.labels == "binary":
-        train, validation = train.one_attempt(config.seed), validation.one_attempt(config.seed)
     if "encoder" in config.training.branch_shares:
         with step("fine-tuning"):
             tuned = finetune_encoder(encoder, config, train, validation, workspace=workspace)

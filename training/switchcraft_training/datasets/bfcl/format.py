@@ -19,7 +19,7 @@ from switchcraft_training.errors import DataError
 from switchcraft_training.records import Expected
 
 PACKAGE = "bfcl-eval"
-INSTALL = "pip install --no-deps bfcl-eval mpmath"
+INSTALL = "pip install --no-deps bfcl-eval"
 """Command that installs `bfcl-eval` with what its data and simulated tools need. The package's
 other dependencies are for asking models."""
 
@@ -29,9 +29,6 @@ NO_CALL = frozenset({"relevance", "irrelevance", "live_irrelevance"})
 ANY_CALL = frozenset({"live_relevance"})
 """Categories in which every call is correct, and an answer without a call is wrong."""
 
-MULTI_TURN = frozenset(
-    f"multi_turn_{kind}" for kind in ("base", "long_context", "miss_func", "miss_param")
-)
 JUDGED = (
     NO_CALL
     | ANY_CALL
@@ -50,7 +47,7 @@ LEFT_OUT = {
     "web_search": "judged by the final text, after searching the web",
     "memory": "judged by the final text, after many steps with a memory that the model manages",
     "format_sensitivity": "questions of other categories with differently worded system prompts",
-    "multi_turn_composite": "withdrawn by the leaderboard",
+    "multi_turn": "judged by the state of simulated tools after several turns",
     "sql": "withdrawn by the leaderboard",
     "chatable": "offers no function",
 }
@@ -142,11 +139,10 @@ def judged_files(folder: Path) -> list[LeaderboardFile]:
         for path in sorted(folder.glob("*.json*"))
         if (name := _FILE_NAME.fullmatch(path.name))
     ]
-    known = JUDGED | MULTI_TURN
     for file in files:
-        if file.category not in known and not _is_left_out(file.category):
+        if file.category not in JUDGED and not _is_left_out(file.category):
             raise DataError(file.path, None, f"unknown category {file.category!r}")
-    return [file for file in files if file.category in known]
+    return [file for file in files if file.category in JUDGED]
 
 
 def _is_left_out(category: str) -> bool:

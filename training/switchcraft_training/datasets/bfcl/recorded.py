@@ -13,7 +13,6 @@ from router_service.apis.conversation import Json
 from switchcraft_training.checking import ParsedAnswer, parse_native, parse_text
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
-    MULTI_TURN,
     NO_CALL,
     PACKAGE,
     LeaderboardFile,
@@ -22,7 +21,6 @@ from switchcraft_training.datasets.bfcl.format import (
     question_files,
     read_truth,
 )
-from switchcraft_training.datasets.bfcl.multi_turn import read_conversations
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_lines
 from switchcraft_training.errors import DataError
 from switchcraft_training.records import Answer, Example, Expected, Judged
@@ -32,8 +30,7 @@ def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator
     """Read every judged category in a directory of leaderboard files, of any version.
 
     The path `bfcl-eval` means the installed package's data. A row that cannot be read is passed to
-    `on_error`. Raises DataError if there are no leaderboard files or a category is unknown, and
-    ConfigError if there are multi-turn categories and `bfcl-eval` is not installed.
+    `on_error`. Raises DataError if there are no leaderboard files or a category is unknown.
     """
     yield from read_files(question_files(path), on_error)
 
@@ -44,11 +41,8 @@ def read_files(
     """Read files of questions; raises as `read_source` does."""
     for file in files:
         truths = read_accepted_answers(file, on_error)
-        if file.category in MULTI_TURN:
-            yield from read_conversations(file, truths, on_error)
-        else:
-            read = partial(_read_question, file=file, truths=truths)
-            yield from read_lines(file.path, read, on_error)
+        read = partial(_read_question, file=file, truths=truths)
+        yield from read_lines(file.path, read, on_error)
 
 
 def read_accepted_answers(
@@ -132,11 +126,11 @@ class LeaderboardSnapshot:
 
     def judged(self) -> Iterator[Judged]:
         """Read the single-turn questions."""
-        return read_files(_only_single_turn(question_files(self.root)))
+        return read_files(question_files(self.root))
 
     def answers(self, arm: str) -> Iterator[Answer]:
         """Read a model's answers."""
-        for file in _only_single_turn(_result_files(self.root / "result" / arm)):
+        for file in _result_files(self.root / "result" / arm):
             parse = parse_native if has_native_calls(arm, file.version) else parse_text
             yield from read_lines(file.path, partial(_read_answer, arm=arm, parse=parse))
 
@@ -155,7 +149,7 @@ class RepeatedRuns:
         """Return the models of the first run with single-turn answers; other runs repeat them."""
         run = self._runs()[0]
         arms = _list_arms(run / "result")
-        return [arm for arm in arms if _only_single_turn(_files_of_run(run, arm))]
+        return [arm for arm in arms if _files_of_run(run, arm)]
 
     def judged(self) -> Iterator[Judged]:
         """Read the single-turn questions that have recorded answers.
@@ -166,11 +160,11 @@ class RepeatedRuns:
         arms = self.arms()
         for run in self._runs():
             for arm in arms:
-                for file in _only_single_turn(_files_of_run(run, arm)):
+                for file in _files_of_run(run, arm):
                     answered.update(read_lines(file.path, lambda row: str(row["id"]), _skip_row))
         data = self.root / "data"
         source = data if data.is_dir() else Path(PACKAGE)
-        for judged in read_files(_only_single_turn(question_files(source))):
+        for judged in read_files(question_files(source)):
             if judged.example.id in answered:
                 yield judged
 
@@ -184,7 +178,7 @@ class RepeatedRuns:
 
     def _read_answers(self, arm: str) -> Iterator[Answer]:
         for attempt, run in enumerate(self._runs()):
-            files = _only_single_turn(_result_files_of_run(run, arm))
+            files = _result_files_of_run(run, arm)
             parse = parse_native if _has_lists_of_calls(files) else parse_text
             read = partial(_read_answer, arm=arm, parse=parse, attempt=attempt)
             for file in files:
@@ -230,10 +224,6 @@ def _list_arms(results: Path) -> list[str]:
     return sorted(name for name in folders if name[0] != "." and name not in BROKEN_RUNS)
 
 
-def _only_single_turn(files: list[LeaderboardFile]) -> list[LeaderboardFile]:
-    return [file for file in files if file.category not in MULTI_TURN]
-
-
 def _result_files(folder: Path) -> list[LeaderboardFile]:
     """Return a model's files of answers in a folder; raises DataError if there is none."""
     return _require_files(judged_files(folder), folder)
@@ -245,7 +235,7 @@ def _result_files_of_run(run: Path, arm: str) -> list[LeaderboardFile]:
 
 
 def _files_of_run(run: Path, arm: str) -> list[LeaderboardFile]:
-    """Return a model's files of answers in the directories `live`, `multi_turn`, `non_live`."""
+    """Return a model's files of answers in directories such as `live` and `non_live`."""
     folders = sorted((run / "result" / arm).glob("*/"))
     return [file for folder in folders for file in judged_files(folder)]
 

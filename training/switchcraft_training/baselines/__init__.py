@@ -1,1 +1,0 @@
-"""Baselines: other routers, fitted and measured in the same way as ours."""

@@ -1,1 +1,0 @@
-"""Review of a benchmark's expected calls: a critic model flags rows, and a person decides."""
