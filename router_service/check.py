@@ -102,14 +102,9 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         )
         log_warnings(settings.server.shared_store)
     yield from _notes("keys", warnings)
-    notes: list[str] = []
-    names: list[str] = []
-    expected: list[str] = []
     with _warnings() as warnings:
-        yield from _checked("router", lambda: _describe_router(settings, notes, names, expected))
-    yield from (*_notes("router", warnings), *_notes("router", notes))
-    yield from (Finding("names", Status.OK, text) for text in names)
-    yield from (Finding("expected", Status.OK, line) for line in expected)
+        yield from _checked("router", lambda: _check_router(settings))
+    yield from _notes("router", warnings)
     store_url = settings.server.shared_store
     if store_url is not None:
         yield from _checked("redis", lambda: asyncio.run(_try_store(settings, store_url)))
@@ -140,24 +135,19 @@ def _failures(subject: str, error: ConfigError) -> Iterator[Finding]:
         yield Finding(subject, Status.FAILED, shown)
 
 
-def _checked(subject: str, attempt: Callable[[], str]) -> Iterator[Finding]:
+def _checked(subject: str, attempt: Callable[[], str | Iterator[Finding]]) -> Iterator[Finding]:
     """Yield the result of a check, which returns what it found or raises a SwitchcraftError."""
     try:
-        yield Finding(subject, Status.OK, attempt())
+        found = attempt()
+        yield from [Finding(subject, Status.OK, found)] if isinstance(found, str) else found
     except ConfigError as exc:
         yield from _failures(subject, exc)
     except SwitchcraftError as exc:
         yield Finding(subject, Status.FAILED, str(exc))
 
 
-def _describe_router(
-    settings: Settings, notes: list[str], names: list[str], expected: list[str]
-) -> str:
-    """Load the router as a gateway does, and return which arms it can choose.
-
-    Adds what operators should know about the device and the pool to `notes`, which names clients
-    may use to `names`, and what the default policy should reach to `expected`.
-    """
+def _check_router(settings: Settings) -> Iterator[Finding]:
+    """Load the router as a gateway does; yield what it can choose, and what it should reach."""
     if not settings.has_models:  # a sandbox answers for all arms
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
         settings = Settings.sandbox("http://127.0.0.1", all_arms, server=settings.server)
@@ -165,15 +155,6 @@ def _describe_router(
     manifest = router.artifact.manifest
     pool = Pool.build(settings, manifest)
     planner = make_planner(settings, router, pool)
-    aliases = {**settings.aliases, **settings.router.known_aliases}
-    answered = "".join(f"; {alias} means {target}" for alias, target in aliases.items())
-    names.append(f"clients may name {', '.join(planner.names)}{answered}")
-    verified_goals = settings.router.verification.allows_goals
-    router.reach_goals(verified_goals=verified_goals)
-    expected += Explainer(router, pool, planner, verified_goals=verified_goals).expectation()
-    if router.execution.warning:
-        notes.append(router.execution.warning)
-    notes += [line for note in pool_notes(pool, router.measured_prices) for line in note.lines]
     served = ", ".join(
         arm if arm == pool.by_arm[arm].name else f"{arm} by {pool.by_arm[arm].name}"
         for arm in manifest.arms
@@ -185,7 +166,21 @@ def _describe_router(
     measured = f". {str(manifest.knowledge).removesuffix('.')}" if manifest.knowledge else ""
     count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
     runs = f". Runs {router.execution}"
-    return f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
+    detail = f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
+    yield Finding("router", Status.OK, detail)
+    if router.execution.warning:
+        yield Finding("router", Status.NOTE, router.execution.warning)
+    for note in pool_notes(pool, router.measured_prices):
+        yield from _notes("router", note.lines)
+    aliases = {**settings.aliases, **settings.router.known_aliases}
+    answered = "".join(f"; {alias} means {target}" for alias, target in aliases.items())
+    named = f"clients may name {', '.join(planner.names)}{answered}"
+    yield Finding("names", Status.OK, named)
+    verified_goals = settings.router.verification.allows_goals
+    router.reach_goals(verified_goals=verified_goals)
+    explainer = Explainer(router, pool, planner, verified_goals=verified_goals)
+    for line in explainer.expectation():
+        yield Finding("expected", Status.OK, line)
 
 
 def _import_exporter() -> str:

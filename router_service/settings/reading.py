@@ -14,14 +14,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from router_service.apis.conversation import Json
-from router_service.core.addresses import check_proxy_address, read_port
+from router_service.core.addresses import check_proxy_address
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import HIDDEN
 from router_service.settings.deployments import known_aliases, override, read_models
@@ -83,6 +83,7 @@ _OVERRIDDEN = {
     "log_format": ("logging", "format"),
     "device": ("router", "device"),
     "database_url": ("database", "url"),
+    "admin_key": ("keys", "admin"),
 }
 """Section and field of the overrides that are not fields of `server` with the same name."""
 
@@ -131,48 +132,39 @@ def read_settings(
 
     Without a file the settings have no models. Raise ConfigError.
     """
+    options: dict[str, Any] = {"host": host or None, "port": port, "log_format": log_format}
+    options = {name: value for name, value in options.items() if value is not None}
+
+    def place(name: str) -> tuple[str, str]:
+        """Return where an override comes from, and its name there."""
+        if name in options:
+            return "the command line", f"--{name.replace('_', '-')}"
+        return "the environment", f"SWITCHCRAFT_{name.upper()}"
+
     try:
-        overrides = Overrides()
+        overrides = Overrides(**options)
     except ValidationError as exc:
-        named = (replace(p, where=f"SWITCHCRAFT_{p.where.upper()}") for p in problems_of(exc, None))
-        raise ConfigError("the environment", problems=list(named)) from exc
+        found = [(*place(each.where), each.problem) for each in problems_of(exc, None)]
+        problems = [ConfigProblem(name, problem) for _, name, problem in found]
+        raise ConfigError(found[0][0], problems=problems) from exc
     for name, address in environ.items():
         if name.lower() in _PROXY_NAMES and address:
             try:
                 check_proxy_address(address)
             except ValueError as exc:
                 raise ConfigError("the environment", name, str(exc)) from exc
-    try:
-        port = None if port is None else read_port(port)
-    except ValueError as exc:
-        raise ConfigError("the command line", "--port", str(exc)) from exc
     path = config or overrides.config
     settings = _read_file_settings(path, environ) if path else Settings()
-    sections = {
-        "server": settings.server,
-        "logging": settings.logging,
-        "router": settings.router,
-        "database": settings.database,
-    }
     sources = {}
-    options = {"host": host or None, "port": port, "log_format": log_format}
-    for name in Overrides.model_fields.keys() - {"config", "admin_key"}:
-        option, variable = options.get(name), getattr(overrides, name)
-        if option is None and variable is None:
+    for name in Overrides.model_fields.keys() - {"config"}:
+        value = getattr(overrides, name)
+        if value is None or (name == "admin_key" and settings.keys.admin is not None):
             continue
         section, field = _OVERRIDDEN.get(name, ("server", name))
-        value = variable if option is None else option
-        sections[section] = sections[section].model_copy(update={field: value})
-        sources[f"{section}.{field}"] = (
-            ("the environment", f"SWITCHCRAFT_{name.upper()}")
-            if option is None
-            else ("the command line", f"--{name.replace('_', '-')}")
-        )
-    keys = settings.keys
-    if keys.admin is None and overrides.admin_key is not None:
-        keys = keys.model_copy(update={"admin": overrides.admin_key})
-        sources["keys.admin"] = ("the environment", "SWITCHCRAFT_ADMIN_KEY")
-    settings = settings.model_copy(update={**sections, "keys": keys, "overrides": sources})
+        changed = getattr(settings, section).model_copy(update={field: value})
+        settings = settings.model_copy(update={section: changed})
+        sources[f"{section}.{field}"] = place(name)
+    settings = settings.model_copy(update={"overrides": sources})
     database, state = settings.database, state_directory(environ)
     if database.url is None and state is not None:
         # Traffic of the sandbox is not mixed with that of real models.
