@@ -37,6 +37,8 @@ CANARIES = "canary.jsonl"
 LEARNED = "learned.bin"
 LEARNED_TOOLS = "learned-tools.bin"
 """Digests of the queries that the artifact has learned from; older artifacts lack this file."""
+LABELS = "labels.npz"
+"""Which recorded models answered the measured queries correctly; older artifacts lack it."""
 
 Interval = tuple[float, float]
 """Lower and upper end of a 95% interval."""

@@ -117,7 +117,7 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
         yield from _checked("decision log", lambda: _try_folder(settings, where, folder))
     yield from _check_database(settings)
     if asks:
-        yield from asyncio.run(_ask(deployments))
+        yield from asyncio.run(ask(deployments))
 
 
 def _describe_models(settings: Settings, deployments: int) -> str:
@@ -214,11 +214,11 @@ def _try_folder(settings: Settings, where: str, folder: Path) -> str:
         raise settings.error(where, problem) from exc
 
 
-async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]:
+async def ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]:
     """Send the question to all deployments at once, and return how each answered."""
     client = UpstreamClient(max_connections=len(deployments) + 1)
 
-    async def ask(model: Model, deployment: Deployment) -> Finding:
+    async def ask_one(model: Model, deployment: Deployment) -> Finding:
         subject = f"{model.name} ({deployment.id})"
         if not deployment.apis:
             return Finding(
@@ -247,7 +247,7 @@ async def _ask(deployments: Sequence[tuple[Model, Deployment]]) -> list[Finding]
         return Finding(subject, Status.FAILED, detail)
 
     try:
-        return list(await asyncio.gather(*(ask(*pair) for pair in deployments)))
+        return list(await asyncio.gather(*(ask_one(*pair) for pair in deployments)))
     finally:
         await client.aclose()
 

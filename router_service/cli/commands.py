@@ -16,6 +16,7 @@ from cyclopts.validators import mutually_exclusive
 
 from router_service.cli.accounts import Config, Json, keys, open_database, teams
 from router_service.cli.learning import learn
+from router_service.cli.onboarding import onboard
 from router_service.cli.setup import setup
 from router_service.command_line import SEVERAL, Count, create_command_line
 from router_service.core.addresses import read_port
@@ -36,6 +37,7 @@ app.command(keys)
 app.command(teams)
 app.command(setup)
 app.command(learn)
+app.command(onboard)
 
 
 def _read_port(_type: type, tokens: Sequence[Token]) -> int:

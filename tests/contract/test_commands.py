@@ -38,7 +38,6 @@ def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Pa
         "run CONFIG --out OUT",
         "add-verifier ARTIFACT --out OUT --workspace WORK",
         "add-unfamiliar ARTIFACT --out OUT --workspace WORK",
-        "onboard ARTIFACT --out OUT --choose 100",
     ],
 )
 def test_training_commands_ask_for_the_recorded_answers(

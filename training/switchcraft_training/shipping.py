@@ -14,6 +14,7 @@ from router_service.measurement.held_out import HeldOut
 from router_service.measurement.statistics import mean_auc
 from router_service.predictor.model import Calibration, Classifier
 from switchcraft_training.config import RunConfig
+from switchcraft_training.data.labels import RecordedLabels
 from switchcraft_training.data.learned import LearnedQueries
 from switchcraft_training.data.splits import last_tenth
 from switchcraft_training.data.table import profile_arms
@@ -78,6 +79,7 @@ def ship_router(
         data, encoder, trained, result.calibration, directory
     )
     LearnedQueries.of(table.examples).write(directory)
+    RecordedLabels.of(table).write(directory)
     held_out_predictions(data, result).write(directory)
     manifest = write_manifest(
         directory,

@@ -161,7 +161,7 @@ def test_arm_of_another_model_is_refused_with_the_remedies(tmp_path: Path) -> No
         "the model 'high' is not openai/gpt-5.2 as measured: it sets reasoning"
     )
     for text in (opus, effort):
-        assert "switchcraft-train onboard" in text
+        assert "switchcraft onboard CONFIG" in text
         assert "router.stand_ins" in text
 
 

@@ -4,135 +4,37 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from router_service.apis.conversation import Conversation, Json, parse_conversation
-from router_service.artifact import SHIPPED, Artifact, file_hashes, save_manifest
-from router_service.checker.toolbox import ExpectedCall
+from router_service.artifact import Artifact, file_hashes, save_manifest
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool, single_accuracies
 from router_service.offline import list_policies
 from router_service.policies.costs import Price
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import read_rows
-from switchcraft_training.models import branches
 from switchcraft_training.onboarding.recording import read_recorded
-from switchcraft_training.records import Example, Expected, Judged
+from switchcraft_training.records import Judged
 from tests.training.disks import full_disk
-from tests.training.runs import answer_line, write_run
-from tests.training.verifiers import one_thread
+from tests.training.onboarding.cases import (
+    NEW,
+    OTHER_ROWS,
+    ROWS,
+    answer,
+    is_newcomer_right,
+    newcomers,
+)
+from tests.training.runs import write_run
 
 pytestmark = pytest.mark.slow
 
-NEW = "newcomer"
-ELDER = "elder"
 MODEL = f"openai/{NEW}"
-QUERIES = 60
-CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "forecast",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
-
-
-def judged(number: int) -> Judged:
-    """Return a query: every second one asks for a forecast, the others for what no tool does."""
-    city = f"{CITIES[number % len(CITIES)]} {number}"
-    is_call = number % 2 == 0
-    text = f"What is the forecast for {city}?" if is_call else f"Who founded {city}, and why?"
-    request = {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
-    calls = (ExpectedCall("forecast", {"city": (city,)}),) if is_call else ()
-    return Judged(Example(f"q{number}", "cd"[is_call], request, "d"), Expected(calls))
-
-
-ROWS = [judged(number) for number in range(QUERIES)]
-OTHER_ROWS = [judged(number) for number in range(QUERIES, QUERIES + 30)]
-
-
-def answer(row: Judged, arm: str, *, right: bool) -> dict[str, Json]:
-    """Return a line of a labelling run's answers."""
-    city = row.example.query.removeprefix("What is the forecast for ").removesuffix("?")
-    is_call = bool(row.expected.calls) == right
-    calls = [("forecast", {"city": city})] if is_call else []
-    return answer_line(row.example.id, arm, *calls, input_tokens=100, latency_s=1.0)
-
-
-def is_newcomer_right(row: Judged) -> bool:
-    """Return whether the new model is right: it always calls, even if it should not."""
-    return bool(row.expected.calls)
-
-
-def newcomers(rows: Sequence[Judged]) -> list[dict[str, Json]]:
-    """Return the new model's answers to these queries."""
-    return [answer(row, NEW, right=is_newcomer_right(row)) for row in rows]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Record the answers of the shipped arms: some are better at calls, some at not calling.
-
-    An older version of the benchmark has the same queries and further ones, and another model.
-    """
-    rng = np.random.default_rng(0)
-    lines = [
-        answer(row, arm, right=bool(rng.random() < (0.9 if is_call == (place % 2 == 0) else 0.6)))
-        for row in ROWS
-        for place, arm in enumerate(Artifact.load(SHIPPED).manifest.arms)
-        for is_call in [bool(row.expected.calls)]
-    ]
-    root = tmp_path_factory.mktemp("recorded")
-    write_run(root / "run", ROWS, lines)
-    old = [
-        row._replace(example=replace(row.example, dataset="old")) for row in (*ROWS, *OTHER_ROWS)
-    ]
-    write_run(
-        root / "old", old, [answer(row, ELDER, right=bool(rng.random() < 0.7)) for row in old]
-    )
-    return root
-
-
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the shipped artifact whose training data is the recorded run.
-
-    It has a graph for GPUs, too: a copy of the other one.
-    """
-    directory = tmp_path_factory.mktemp("artifact") / "base"
-    shutil.copytree(SHIPPED, directory)
-    shutil.copyfile(directory / "model.int8.onnx", directory / "model.fp16.onnx")
-    manifest = Artifact.load(directory).manifest
-    config = yaml.safe_load(manifest.provenance.config) | {
-        "source": {"format": "labelled", "path": "run/rows.jsonl", "answers": "run"},
-        "also": [{"format": "labelled", "path": "old/rows.jsonl", "answers": "old"}],
-        "checking": {},
-    }
-    provenance = manifest.provenance.model_copy(update={"config": yaml.safe_dump(config)})
-    changes = {
-        "provenance": provenance,
-        "files": file_hashes(directory),
-        "models": {"cpu": "model.int8.onnx", "cuda": "model.fp16.onnx"},
-    }
-    save_manifest(directory, manifest.model_copy(update=changes))
-    return directory
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_branches() -> Iterator[None]:
-    """Train small branches in one thread: no test depends on their quality."""
-    with pytest.MonkeyPatch.context() as patch, one_thread():
-        patch.setattr(branches, "TREES", 20)
-        patch.setattr(branches, "MAX_STEPS", 50)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +93,8 @@ def measured(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp("measured") / "base"
     shutil.copytree(artifact, directory)
     loaded = Artifact.load(artifact)
-    recorded = read_recorded(loaded, data, None, None)
-    correct = recorded.table.correct[recorded.queries][:, : len(loaded.manifest.arms)]
+    recorded = read_recorded(loaded, data, [], data)
+    correct = recorded.table.correct[:, : len(loaded.manifest.arms)]
     rng = np.random.default_rng(0)
     HeldOut(
         probabilities=np.clip(correct * 0.5 + 0.5 * rng.random(correct.shape), 0.01, 0.99),

@@ -208,4 +208,9 @@ _RECORDINGS: Final = (
     ),
 )
 
+QUESTIONS: Final = PublicRecording(
+    "bfcl-questions", folder="bfcl-v4-questions", files=(_QUESTIONS_V4,), download_mb=3, disk_mb=1
+)
+"""The questions without answers, for models that have none yet."""
+
 RECORDINGS: Final[Mapping[str, PublicRecording]] = {each.name: each for each in _RECORDINGS}

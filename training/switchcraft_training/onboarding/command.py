@@ -41,23 +41,26 @@ def onboard(
     answers: Count = 100,
     replaces: Annotated[str | None, Parameter(metavar="ARM")] = None,
     data: Annotated[
-        Data,
-        Parameter(help="directory of the recorded answers that the artifact was trained on"),
-    ],
-    workspace: Path | None = None,
+        Data | None,
+        Parameter(
+            help="directory with the source that the artifact was trained on, for its queries"
+            " (default: those of the installed `bfcl-eval`, which is downloaded if it is missing)"
+        ),
+    ] = None,
     out: Path,
 ) -> None:
     r"""Add a model to an artifact from about 100 answers, without retraining.
 
     The other models are not trained again, and their probabilities stay the same. The new model is
-    compared with the models whose answers the artifact was trained on (`--data`). Its position
-    among them predicts it on all their queries, and a small network learns these predictions.
+    compared with the models whose labels are in the artifact. Its position among them predicts it
+    on all queries, and a small network learns these predictions. `switchcraft onboard` also asks
+    the models of a gateway's configuration.
 
     For example, for a model that has not answered anything yet:
 
-        switchcraft-train onboard ARTIFACT --data data --choose 100 --out ask
+        switchcraft-train onboard ARTIFACT --choose 100 --out ask
         switchcraft-train label pool.yaml ask/rows.jsonl --out ask
-        switchcraft-train onboard ARTIFACT --data data --recording ask --arm NAME \
+        switchcraft-train onboard ARTIFACT --recording ask --arm NAME \
           --model openai/gpt-5.2 --out NEW
 
     `--model` takes the price from the list. For a model that is not listed, add
@@ -74,24 +77,23 @@ def onboard(
         answers: how many answers to learn from; if there are more, the most informative ones and
             random ones are used
         replaces: the arm whose place the model takes
-        workspace: directory with labels of earlier runs, which are reused
         out: directory of the new artifact
     """
     from router_service.artifact import Artifact
     from switchcraft_training.onboarding.pool import Joining, check_joining
-    from switchcraft_training.onboarding.pool import onboard as add_model
+    from switchcraft_training.onboarding.pool import onboard as add_models
     from switchcraft_training.onboarding.recording import read_answers, read_recorded, write_choice
 
-    labels = workspace and workspace / "labels"
+    downloads = out.parent
     unnamed = ConfigError("switchcraft-train", "--arm", "name the model, as its recording does")
     if choose is not None:
         if recording and arm is None:
             raise unnamed
-        recorded = read_recorded(Artifact.load(artifact), data, arm, labels)
+        recorded = read_recorded(Artifact.load(artifact), data, [arm] if arm else [], downloads)
         given = None
         if recording and arm is not None:
             given = read_answers(recording, arm, recorded)
-        count = write_choice(recorded, data, choose, out, given)
+        count = write_choice(recorded, choose, out, given)
         print(f"{count} queries in {out / 'rows.jsonl'}; ask the model these:")
         print(f"switchcraft-train label POOL.yaml {out}/rows.jsonl --out {out}")
         return
@@ -104,8 +106,9 @@ def onboard(
     found = find_price(model, price, price_per_hour)
     joining = Joining(arm, found, answers, replaces, tuple(dict.fromkeys(model)))
     check_joining(old.manifest, joining)
-    recorded = read_recorded(old, data, arm, labels)
-    manifest = add_model(old, recorded, read_answers(recording, arm, recorded), joining, out)
+    recorded = read_recorded(old, data, [arm], downloads)
+    answered = read_answers(recording, arm, recorded)
+    manifest = add_models(old, recorded, {joining: answered}, out)
     facts = manifest.onboarded[joining.arm]
     print(
         f"{joining.arm}: {facts.answers} answers, compared with {facts.models} recorded models\n"

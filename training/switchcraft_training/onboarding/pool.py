@@ -123,7 +123,7 @@ def learn_arm(
     table = recorded.labelled(joining.arm, targets)
     log.info("training the predictor of %s on %d queries", joining.arm, len(targets))
     model = fit_predictor(recorded.config, table, demand, joining.arm, joining.price)
-    logits = logit(predict(model, table.take(recorded.queries))[:, 0])
+    logits = logit(predict(model, table)[:, 0])
     return LearnedArm(facts, targets, profile, model, fit_line(logits, accuracy, pool))
 
 
@@ -141,20 +141,16 @@ def estimate_held_out(
     recorded answer, so `correct` are the learned labels, and the usage is the profile's, in the
     proportions of the pool's usage. Single precision keeps the file small.
     """
-    queries, profile = recorded.queries, learned.profile
-    table = recorded.labelled(joining.arm, learned.targets)
-    folds = np.full(len(table), -1)
-    folds[queries] = held_out.folds
-    logits = predict_unseen(
-        recorded.config, replace(table, folds=folds), demand, joining.arm, joining.price
-    )
+    profile = learned.profile
+    table = replace(recorded.labelled(joining.arm, learned.targets), folds=held_out.folds)
+    logits = predict_unseen(recorded.config, table, demand, joining.arm, joining.price)
     slope, shift = fit_line(logits, learned.facts.accuracy.value, pool)
-    used = recorded.table.take(queries).select_arms(recorded.config.arms)
+    used = recorded.table.select_arms(recorded.config.arms)
 
     def spread(mean: float, layer: Floats) -> Floats:
         usage = complete_columns(layer)
         if not usage.sum():
-            return np.full((len(queries), 1), mean)
+            return np.full((len(table), 1), mean)
         spread: Floats = mean * usage.mean(axis=1, keepdims=True) / usage.mean()
         return spread.astype(np.float32)  # pyrefly: ignore[bad-return]  # small
 
@@ -170,88 +166,73 @@ def estimate_held_out(
     )
 
 
-def read_held_out(artifact: Artifact, recorded: Recorded) -> HeldOut | None:
-    """Return an artifact's held-out predictions if they are of the recorded queries, else None."""
-    manifest = artifact.manifest
-    if HELD_OUT not in manifest.files:
-        return None
-    held_out = HeldOut.read(artifact.directory / HELD_OUT)
-    trained = [
-        arm
-        for arm in manifest.arms
-        if arm in recorded.config.arms and arm not in manifest.onboarded
-    ]
-    columns = [manifest.arms.index(arm) for arm in trained]
-    labels = recorded.table.take(recorded.queries).select_arms(trained).correct
-    measured = held_out.correct[:, columns]
-    if not trained or measured.shape != labels.shape or not np.allclose(measured, labels):
-        log.warning(
-            "the recorded answers are not those that %s was measured on, so the new artifact has no"
-            " figures; a new `run` measures them",
-            manifest.name,
-        )
-        return None
-    return held_out
-
-
 def onboard(
-    artifact: Artifact, recorded: Recorded, new: NewAnswers, joining: Joining, out: Path
+    artifact: Artifact, recorded: Recorded, joining: Mapping[Joining, NewAnswers], out: Path
 ) -> Manifest:
-    """Add an arm to an artifact, and write the result to the new directory `out`.
+    """Add arms to an artifact, and write the result to the new directory `out`.
 
-    Raises ConfigError if the arm is there already or its price is zero, DataError if there are too
-    few answers or no usage counts, and ArtifactError if `out` exists.
+    `joining` has their answers. Raises ConfigError if an arm is there already or its price is zero,
+    DataError if there are too few answers or no usage counts, and ArtifactError if `out` exists.
     """
     manifest = artifact.manifest
-    check_joining(manifest, joining)
-    if not MIN_ANSWERS <= joining.answers <= len(new.rows):
-        problem = (
-            f"{len(new.rows)} answers of {joining.arm!r} are to queries that the recorded models"
-            f" answered, and {joining.answers} are wanted, at least {MIN_ANSWERS}. Ask more queries"
-            " (`switchcraft-train onboard ARTIFACT --choose N` chooses them), or set --answers to a"
-            " smaller number"
-        )
-        raise DataError(artifact.directory, None, problem)
+    for arm, new in joining.items():
+        check_joining(manifest, arm)
+        if not MIN_ANSWERS <= arm.answers <= len(new.rows):
+            problem = (
+                f"{len(new.rows)} answers of {arm.arm!r} are to queries that the recorded models"
+                f" answered, and {arm.answers} are wanted, at least {MIN_ANSWERS}. Ask more queries"
+                " (`switchcraft-train onboard ARTIFACT --choose N` chooses them), or set --answers"
+                " to a smaller number"
+            )
+            raise DataError(artifact.directory, None, problem)
     packed = recorded.packed(Packer(manifest.packing, artifact.tokenizer))
-    config = packed.config
+    config, pool = packed.config, manifest.calibration
     demand = fit_demand_branch(config, packed.table) if config.packing.features else None
-    learned = learn_arm(packed, demand, new, joining, manifest.calibration)
-    held_out = read_held_out(artifact, packed)
-    if held_out is not None:
-        held_out = held_out.join_arms(
-            estimate_held_out(packed, demand, learned, joining, manifest.calibration, held_out)
-        )
-    own_ids = {joining.arm: joining.stands_for} if joining.stands_for else {}
+    learned = {arm: learn_arm(packed, demand, new, arm, pool) for arm, new in joining.items()}
+    held_out = measured = packed.read_held_out(artifact)
+    if held_out is not None and measured is not None:
+        for arm, each in learned.items():
+            estimated = estimate_held_out(packed, demand, each, arm, pool, measured)
+            held_out = held_out.join_arms(estimated)
     with changed_copy(artifact, out) as copy:
-        calibration, own = extend_calibration(manifest.calibration, learned.line)
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "arm.onnx"
-            export_onnx(learned.model, len(manifest.packing.features), path, own)
-            for name in set(manifest.models.values()):
-                append_arm(copy / name, path)
-        verifier = manifest.verifier
-        if verifier is not None:
-            shares = (*verifier.reliabilities, learned.facts.accuracy.value)
-            verifier = verifier.model_copy(update={"reliabilities": shares})
-        changed = manifest.model_copy(
-            update={
-                **CHANGED_RESULTS,
-                "arms": (*manifest.arms, joining.arm),
-                "stands_for": dict(manifest.stands_for) | own_ids,
-                "profile": {**manifest.profile, joining.arm: learned.profile},
-                "calibration": calibration,
-                "verifier": verifier,
-                "onboarded": {**manifest.onboarded, joining.arm: learned.facts},
-            }
-        )
+        changed = manifest
+        for arm, each in learned.items():
+            changed = _append_arm(copy, changed, arm, each)
         (copy / HELD_OUT).unlink(missing_ok=True)
         if held_out is not None:
             held_out.write(copy)
-        if joining.replaces is not None:
-            others = [arm for arm in manifest.arms if arm != joining.replaces]
-            others.insert(manifest.arms.index(joining.replaces), joining.arm)
-            changed = keep_arms(copy, changed, others)
+        for arm in joining:
+            if arm.replaces is not None:
+                others = [other for other in changed.arms if other not in {arm.replaces, arm.arm}]
+                others.insert(changed.arms.index(arm.replaces), arm.arm)
+                changed = keep_arms(copy, changed, others)
         return finish(copy, artifact, changed)
+
+
+def _append_arm(copy: Path, manifest: Manifest, joining: Joining, learned: LearnedArm) -> Manifest:
+    """Add an arm to the graphs of an artifact's copy, and return its manifest with the arm."""
+    calibration, own = extend_calibration(manifest.calibration, learned.line)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "arm.onnx"
+        export_onnx(learned.model, len(manifest.packing.features), path, own)
+        for name in set(manifest.models.values()):
+            append_arm(copy / name, path)
+    verifier = manifest.verifier
+    if verifier is not None:
+        shares = (*verifier.reliabilities, learned.facts.accuracy.value)
+        verifier = verifier.model_copy(update={"reliabilities": shares})
+    own_ids = {joining.arm: joining.stands_for} if joining.stands_for else {}
+    return manifest.model_copy(
+        update={
+            **CHANGED_RESULTS,
+            "arms": (*manifest.arms, joining.arm),
+            "stands_for": dict(manifest.stands_for) | own_ids,
+            "profile": {**manifest.profile, joining.arm: learned.profile},
+            "calibration": calibration,
+            "verifier": verifier,
+            "onboarded": {**manifest.onboarded, joining.arm: learned.facts},
+        }
+    )
 
 
 def check_joining(manifest: Manifest, joining: Joining) -> None:
@@ -403,7 +384,7 @@ def profile_answers(
             " cost cannot be estimated without it"
         )
         raise DataError(recorded.config.source.path, None, problem) from exc
-    pool = recorded.table.take(recorded.queries).select_arms(recorded.config.arms)
+    pool = recorded.table.select_arms(recorded.config.arms)
 
     def scaled(mean: float, layer: Floats) -> float:
         usage = complete_columns(layer)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from router_service.predictor.model import sigmoid
 from switchcraft_training.data.table import Floats
@@ -129,7 +130,8 @@ class RecordedModels:
         parts = (left[:, :dims] * scale, start, right[:dims].T * np.sqrt(models), np.zeros(models))
         first = np.concatenate([np.ravel(part) for part in parts])
         options = {"maxiter": MAX_STEPS}
-        found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+        with threadpool_limits(1):  # the matrices are small, and threads would wait for each other
+            found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
         slopes, offsets, directions, abilities = unpack(found.x)
         ones = np.ones((queries, 1))
         return cls(np.hstack([slopes, ones]), offsets, np.column_stack([directions, abilities]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,15 +15,21 @@ import numpy as np
 from router_service.apis.conversation import parse_conversation
 from router_service.artifact import Artifact
 from router_service.core.errors import ConfigError
+from router_service.measurement.held_out import HELD_OUT, HeldOut
 from router_service.predictor.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, trained_config
-from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
-from switchcraft_training.data.splits import merge_equal_queries, query_digest
+from switchcraft_training.data.labels import MIN_MODELS, RecordedLabels
+from switchcraft_training.data.learned import digests_of
+from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource, tabulate_outcomes
+from switchcraft_training.data.splits import query_digest
 from switchcraft_training.data.table import Flags, Floats, Table
-from switchcraft_training.dataset import load_dataset, open_source
+from switchcraft_training.dataset import open_source
+from switchcraft_training.datasets.bfcl import Questions
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.errors import DataError
+from switchcraft_training.fetching.recordings import fetch_recording
+from switchcraft_training.fetching.sources import QUESTIONS
 from switchcraft_training.labelling.answers import ANSWERS
 from switchcraft_training.onboarding.positions import (
     INFORMATIVE_WEIGHT,
@@ -31,6 +38,7 @@ from switchcraft_training.onboarding.positions import (
     Rows,
     choose_queries,
 )
+from switchcraft_training.records import Judged
 
 log = logging.getLogger(__name__)
 
@@ -40,43 +48,88 @@ CHOSEN: Final = "chosen.json"
 
 LAYERS: Final = ("correct", "attempts", "input_tokens", "output_tokens", "seconds")
 
-MIN_MODELS = 2
-MIN_COMMON = 100
-"""A recorded model counts if it answered as many of the artifact's own queries, or half of them if
-there are fewer than twice as many."""
-
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The recorded answers that an artifact was trained on, without those of one arm.
+    """The queries that an artifact was measured on, and what recorded models answered to them.
 
-    `table` has one row for each distinct query of all sources, with the answers of all recorded
-    models to it: the same queries are in several versions of a benchmark. `queries` are the rows of
-    the artifact's own source that every arm of its pool answered, and `models` the recorded models
-    as these queries show them.
+    `table` has a row for each query, and the labels of all recorded models but the one that joins;
+    the usage is known for the artifact's own arms. `judged` has the expected calls by the query's
+    id, without which new answers cannot be judged. `models` are the recorded models as the queries
+    show them, and `own` those that the artifact was trained with.
     """
 
     config: RunConfig
     table: Table
-    queries: Rows
     models: RecordedModels
+    own: tuple[str, ...]
+    judged: Mapping[str, Judged]
 
     @classmethod
-    def of(cls, config: RunConfig, table: Table, without: str | None) -> Recorded:
-        """Return what is recorded in a table about other models than the arm `without`.
+    def of(
+        cls,
+        artifact: Artifact,
+        labels: RecordedLabels,
+        source: OutcomeSource,
+        without: Collection[str] = (),
+    ) -> Recorded:
+        """Return what an artifact's labels say about other models than those `without`.
 
-        Raises DataError if too few models answered the artifact's own queries.
+        `source` has the queries. Raises DataError if it lacks some of them, or if too few models
+        are recorded.
         """
-        table = table.select_arms([arm for arm in table.arms if arm != without])
-        table = merge_equal_queries(table)
-        queries = np.flatnonzero(table.is_measured)
-        common = (~np.isnan(table.correct[queries])).sum(axis=0)
-        models = np.flatnonzero(common >= min(MIN_COMMON, len(queries) / 2))
-        if len(models) < MIN_MODELS:
-            problem = f"has answers of {len(models)} other models; {MIN_MODELS} or more are needed"
+        config = trained_config(artifact.manifest)
+        labels = labels.without(without)
+        found = {digests_of([example])[0]: example for example in source.examples()}
+        if missing := len(set(labels.digests.tolist()) - found.keys()):
+            problem = (
+                f"does not have {missing} of the {len(labels.digests)} queries that the artifact"
+                " was measured on; use the version that the artifact was trained with"
+            )
             raise DataError(config.source.path, None, problem)
-        fitted = RecordedModels.fit(table.correct[queries][:, models])
-        return cls(config, table, queries, fitted)
+        if len(labels.models) < MIN_MODELS:
+            problem = f"has answers of {len(labels.models)} other models; {MIN_MODELS} are needed"
+            raise DataError(config.source.path, None, problem)
+        examples = tuple(found[digest] for digest in labels.digests)
+        calls = source.calls()
+        table = Table(
+            examples,
+            labels.models,
+            labels.correct,
+            expected_calls=np.array([calls.get(each.id, np.nan) for each in examples], np.float64),
+        )
+        manifest = artifact.manifest
+        own = tuple(
+            arm
+            for arm in config.arms
+            if arm in manifest.arms and arm in labels.models and arm not in manifest.onboarded
+        )
+        judged = source.judged if isinstance(source, CheckedAnswers) else {}
+        recorded = cls(config, table, RecordedModels.fit(labels.correct), own, judged)
+        held_out = recorded.read_held_out(artifact)
+        if held_out is not None:
+            columns = [manifest.arms.index(arm) for arm in own]
+            places = [labels.models.index(arm) for arm in own]
+            for name in ("input_tokens", "output_tokens", "seconds"):
+                used = getattr(held_out, name)[:, columns]
+                getattr(table, name)[:, places] = np.where(used > 0, used, np.nan)
+        return recorded
+
+    def read_held_out(self, artifact: Artifact) -> HeldOut | None:
+        """Return an artifact's held-out predictions if they are of these queries, else None."""
+        manifest = artifact.manifest
+        if HELD_OUT not in manifest.files:
+            return None
+        held_out = HeldOut.read(artifact.directory / HELD_OUT)
+        measured = held_out.correct[:, [manifest.arms.index(arm) for arm in self.own]]
+        if self.own and np.array_equal(measured, self.table.select_arms(self.own).correct):
+            return held_out
+        log.warning(
+            "the recorded answers are not those that %s was measured on, so the new artifact has no"
+            " figures; a new `run` measures them",
+            manifest.name,
+        )
+        return None
 
     def packed(self, packer: Packer) -> Recorded:
         """Return the same recording with every query packed as the gateway packs it."""
@@ -89,37 +142,48 @@ class Recorded:
         return len(self.models.positions)
 
     def labelled(self, arm: str, targets: Floats) -> Table:
-        """Return the table with a new arm in the first column, with the labels of its queries."""
+        """Return the table with a new arm and its labels in the first column."""
         table = self.table.select_arms((arm, *self.table.arms))
-        table.correct[self.queries, 0] = targets
+        table.correct[:, 0] = targets
         return table
 
 
 def read_recorded(
-    artifact: Artifact, data: Path, without: str | None, cache: Path | None
+    artifact: Artifact, data: Path | None, without: Collection[str], downloads: Path
 ) -> Recorded:
-    """Read the sources that an artifact was trained on from the folder `data`.
+    """Return what is recorded about an artifact's queries.
 
-    `without` is the arm that joins: if the sources have answers of it, they are left out. Raises
-    ConfigError if the sources are not there, and DataError if too few models are recorded.
+    The queries are those of its source in the folder `data`. Without one, they come from the
+    installed `bfcl-eval`, or from its wheel, which is then kept in the folder `downloads`.
+    `without` are the arms that join: if one is recorded, its labels are left out. Raises
+    ConfigError if the source is not there, FetchError, DataError and ArtifactError.
     """
-    config = trained_config(artifact.manifest)
-    path = data / config.source.path
+    source = trained_config(artifact.manifest).source
+    labels = RecordedLabels.read(artifact)
+    if data is None:
+        return Recorded.of(artifact, labels, _public_queries(source, downloads), without)
+    path = data / source.path
     if not path.exists():
-        problem = (
-            "does not exist. A new arm is compared with the models that the artifact was trained"
-            " on, so set --data to the folder with their recorded answers"
-        )
+        problem = "does not exist; set --data to the folder with the queries of the training data"
         raise ConfigError(str(path), "", problem)
-    config = config.model_copy(update={"auxiliary_arms": "all"})
-    return Recorded.of(config, load_dataset(config, data, cache), without)
+    return Recorded.of(artifact, labels, open_source(source, data), without)
+
+
+def _public_queries(source: SourceConfig, downloads: Path) -> OutcomeSource:
+    """Return the questions of the leaderboard, which are downloaded if they are not installed."""
+    if source.format != "bfcl":
+        problem = "is not public; set --data to the folder with the queries of the training data"
+        raise ConfigError(str(source.path), "", problem)
+    if find_spec("bfcl_eval") is None:
+        return CheckedAnswers.of(Questions(fetch_recording(QUESTIONS, downloads, {})))
+    return CheckedAnswers.of(Questions())
 
 
 @dataclass(frozen=True, slots=True)
 class NewAnswers:
     """A new arm's answers to recorded queries.
 
-    `table` (queries, 1) has a row for each of `Recorded.queries`, NaN if it was not asked.
+    `table` (queries, 1) has a row for each row of `Recorded.table`, NaN if it was not asked.
     `informative` (queries,) says which queries were chosen as informative ones.
     """
 
@@ -150,7 +214,7 @@ def read_answers(recordings: Sequence[Path], arm: str, recorded: Recorded) -> Ne
     If several recordings have an answer to a query, the first counts. Raises ConfigError if none of
     them has answers of the arm, and DataError if it has no answer to a recorded query.
     """
-    queries = recorded.table.take(recorded.queries).examples
+    queries = recorded.table.examples
     row_of = {query_digest(example): row for row, example in enumerate(queries)}
     layers: dict[str, Any] = {name: np.full((len(queries), 1), np.nan) for name in LAYERS}
     informative = np.zeros(len(queries), dtype=np.bool_)
@@ -220,29 +284,25 @@ def find_source(recording: Path, renamed: Mapping[str, str]) -> SourceConfig:
 
 
 def write_choice(
-    recorded: Recorded, data: Path, count: int, folder: Path, answers: NewAnswers | None
+    recorded: Recorded, count: int, folder: Path, answers: NewAnswers | None = None
 ) -> int:
     """Write the queries to ask next to `folder`, as rows for `switchcraft-train label`.
 
     `answers` are those so far; their queries are not chosen again. Return the number of queries.
     Raises ConfigError if the artifact's source has no expected calls, by which `label` is judged.
     """
-    source = open_source(recorded.config.source, data)
-    if not isinstance(source, CheckedAnswers):
+    if not recorded.judged:
         problem = "has outcomes without expected calls, so new answers cannot be judged"
-        raise ConfigError(str(data / recorded.config.source.path), "", problem)
+        raise ConfigError(str(recorded.config.source.path), "", problem)
     asked = None if answers is None else answers.asked()
-    every = np.arange(len(recorded.queries))
+    every = np.arange(len(recorded.table))
     candidates = every if asked is None else np.setdiff1d(every, asked.rows)
     informative, drawn = choose_queries(
         recorded.models, candidates, count, recorded.config.seed, asked
     )
-    names = [
-        [recorded.table.examples[recorded.queries[row]].id for row in rows]
-        for rows in (informative, drawn)
-    ]
+    names = [[recorded.table.examples[row].id for row in rows] for rows in (informative, drawn)]
     chosen: Mapping[str, list[str]] = {"informative": names[0]}
     folder.mkdir(parents=True, exist_ok=True)
     # The rows come last and appear at once, so that rows without this file cannot be labelled.
     (folder / CHOSEN).write_text(json.dumps(chosen) + "\n")
-    return write_rows((source.judged[name] for part in names for name in part), folder / ROWS)
+    return write_rows((recorded.judged[name] for part in names for name in part), folder / ROWS)

@@ -1,6 +1,6 @@
 """The Berkeley Function Calling Leaderboard, v1 to v4: questions, truths, recorded answers."""
 
 from switchcraft_training.datasets.bfcl.format import PACKAGE
-from switchcraft_training.datasets.bfcl.recorded import open_recording, read_source
+from switchcraft_training.datasets.bfcl.recorded import Questions, open_recording, read_source
 
-__all__ = ["PACKAGE", "open_recording", "read_source"]
+__all__ = ["PACKAGE", "Questions", "open_recording", "read_source"]

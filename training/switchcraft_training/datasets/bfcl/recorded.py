@@ -102,6 +102,26 @@ does not reason by default."""
 _ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """The single-turn questions in a directory or in the installed `bfcl-eval`, without answers."""
+
+    path: Path = Path(PACKAGE)
+
+    def arms(self) -> list[str]:
+        """Return no models."""
+        return []
+
+    def judged(self) -> Iterator[Judged]:
+        """Read the questions; raises as `read_source` does."""
+        return read_files(_only_single_turn(question_files(self.path)))
+
+    def answers(self, arm: str) -> Iterator[Answer]:
+        """Return no answers."""
+        del arm
+        yield from ()
+
+
 def open_recording(root: Path) -> LeaderboardSnapshot | RepeatedRuns:
     """Open a recording: runs of bfcl-eval in the layout of v4, otherwise a snapshot.
 
@@ -164,7 +184,7 @@ class RepeatedRuns:
                     answered.update(read_lines(file.path, lambda row: str(row["id"]), _skip_row))
         data = self.root / "data"
         source = data if data.is_dir() else Path(PACKAGE)
-        for judged in read_files(question_files(source)):
+        for judged in Questions(source).judged():
             if judged.example.id in answered:
                 yield judged
 
