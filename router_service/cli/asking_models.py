@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 from router_service.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    import httpx
-
+    from router_service.apis.conversation import Json
     from router_service.router import Router
     from router_service.settings import Settings
+    from switchcraft_training.labelling.sender import Post
 
 _SHARED: Final = ("keys", "server", "tracing", "decision_log", "database", "usage", "budgets")
 """Sections whose defaults hold while models are asked: nobody else uses this gateway, and what it
@@ -27,13 +27,17 @@ does is no traffic."""
 
 
 @asynccontextmanager
-async def own_gateway(settings: Settings, router: Router) -> AsyncIterator[httpx.AsyncClient]:
-    """Run a gateway for these models without keys, limits, fallbacks and logs."""
+async def own_gateway(settings: Settings, router: Router) -> AsyncIterator[Post]:
+    """Run a gateway for these models without keys, limits, fallbacks and logs.
+
+    Yields the function that sends it the body of a request.
+    """
     import httpx
 
     from router_service.serving.app import create_app
     from router_service.settings import CompareSettings
     from router_service.settings import Settings as DefaultSettings
+    from switchcraft_training.labelling.sender import Response
 
     defaults = DefaultSettings()
     models = tuple(each.model_copy(update={"fallbacks": ()}) for each in settings.models)
@@ -50,7 +54,13 @@ async def own_gateway(settings: Settings, router: Router) -> AsyncIterator[httpx
         async with httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1", timeout=no_limit
         ) as client:
-            yield client
+
+            async def post(body: Mapping[str, Json]) -> Response:
+                answer = await client.post("/v1/chat/completions", json=body)
+                wait = answer.headers.get("retry-after", "")
+                return Response(answer.status_code, wait, answer.text)
+
+            yield post
 
 
 def agrees(command: str) -> bool:

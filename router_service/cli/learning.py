@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -25,7 +25,6 @@ from router_service.command_line import SEVERAL, Count
 from router_service.core.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from router_service.apis.conversation import Json
     from router_service.policies.base import Policy
     from router_service.policies.verified import Verified
     from router_service.router import Router
@@ -193,13 +192,7 @@ async def _ask(
     prepared: Questions, settings: Settings, router: Router, budget_usd: float
 ) -> tuple[int, str]:
     """Ask what is missing through a gateway in this process, which nobody else reaches."""
-    from switchcraft_training.labelling.sender import Response
     from switchcraft_training.learning.questions import ask_questions
 
-    async with own_gateway(settings, router) as client:
-
-        async def post(body: Mapping[str, Json]) -> Response:
-            answer = await client.post("/v1/chat/completions", json=body)
-            return Response(answer.status_code, answer.headers.get("retry-after", ""), answer.text)
-
+    async with own_gateway(settings, router) as post:
         return await ask_questions(prepared, post, budget_usd)

@@ -1,8 +1,6 @@
 """`switchcraft onboard`: models that the router does not know join its pool, from their answers.
 
-This is the only part of the service that uses the training package, which an extra installs. That
-package chooses the questions, judges the answers and writes the artifact; it gets the answers
-through a function, which asks the configuration's deployments as a gateway does.
+It gives the training package a function that asks the configuration's deployments.
 """
 
 from __future__ import annotations
@@ -10,36 +8,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
+from router_service.cli.asking_models import agrees, find_state_directory, own_gateway, show_use
 from router_service.command_line import Count
 from router_service.core.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    import httpx
-
-    from router_service.apis.conversation import Json
     from router_service.artifact import Artifact
     from router_service.router import Router
     from router_service.settings import Model, Settings
     from switchcraft_training.onboarding.newcomers import Newcomer, Questions
 
 COMMAND: Final = "switchcraft onboard"
-CAP_USD: Final = 2.0
+BUDGET_USD: Final = 2.0
 """The most that the answers of one model may cost, if the option does not say it."""
 JOIN_MINUTES: Final = 1.5
 """What it takes on two cores to learn one model from its answers, and to measure it."""
-_SHARED: Final = ("keys", "server", "tracing", "decision_log", "database", "usage", "budgets")
-"""Sections whose defaults hold while models are asked: nobody else uses this gateway, and what it
-does is no traffic."""
 
 
 def onboard(
@@ -48,7 +40,7 @@ def onboard(
     /,
     *,
     answers: Count = 100,
-    spending_cap_usd: Annotated[float | None, Parameter(metavar="USD")] = None,
+    budget: Annotated[float | None, Parameter(validator=Number(gte=0), metavar="USD")] = None,
     yes: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     publish: Annotated[bool, Parameter(negative="")] = False,
@@ -68,7 +60,7 @@ def onboard(
         config: the gateway's configuration
         models: names of models (default: all that the router has not measured)
         answers: how many queries to ask each model
-        spending_cap_usd: stop before all answers together cost more (default: 2 USD for each model)
+        budget: stop before all answers together cost more (default: 2 USD for each model)
         yes: do not ask before sending requests
         dry_run: show the models, the number of queries and the expected cost, and end
         publish: publish the new artifact as a canary where the configuration's gateways look
@@ -78,7 +70,7 @@ def onboard(
     try:
         from switchcraft_training.onboarding import newcomers as joining
     except ModuleNotFoundError as exc:
-        if exc.name == "router_service":
+        if (exc.name or "").startswith(("router_service", "switchcraft_training")):
             raise
         raise MissingExtraError(COMMAND, "", "train") from exc
     from router_service.artifact import Artifact
@@ -95,21 +87,21 @@ def onboard(
         print("The router knows all models of model_list; there is nothing to measure.")
         return 0
     found = [_newcomer(model, artifact) for model in chosen]
-    state = _state_directory()
+    state = find_state_directory()
     questions = joining.choose_questions(artifact, found, answers, data, state / "onboarding")
-    cap_usd = CAP_USD * len(found) if spending_cap_usd is None else spending_cap_usd
-    _show_plan(questions, cap_usd)
+    budget_usd = BUDGET_USD * len(found) if budget is None else budget
+    _show_plan(questions, budget_usd)
     if dry_run:
         return 0
     if publish and not isinstance(settings.router.publication, Path):
         problem = "is no directory; leave --publish out, and use `switchcraft-train publish`"
         raise settings.error("router.publication", problem)
-    if not (yes or _agrees()):
+    if not (yes or agrees(COMMAND)):
         return 1
     if not _are_reachable(chosen):
         print("Nothing was written. Correct what failed, and run the same command again.")
         return 1
-    status, advice = asyncio.run(_ask(questions, settings, router, cap_usd))
+    status, advice = asyncio.run(_ask(questions, settings, router, budget_usd))
     if status:
         print(f"{advice}\nNo artifact was written.", file=sys.stderr)
         return status
@@ -125,7 +117,7 @@ def onboard(
             f" (estimated from {facts.answers} answers),"
             f" {1000 * manifest.profile[each.name].cost_usd():.3g} USD per 1,000 requests"
         )
-    _show_use(settings, directory, publish=publish)
+    show_use(settings, directory, publish=publish)
     return 0
 
 
@@ -170,17 +162,7 @@ def _newcomer(model: Model, artifact: Artifact) -> Newcomer:
     return Newcomer(model.name, model.deployments[0].base_url, model.price, ids)
 
 
-def _state_directory() -> Path:
-    from router_service.settings.reading import state_directory
-
-    found = state_directory(os.environ)
-    if found is None:
-        problem = "is not set, and the user has no home directory; set it to a directory"
-        raise ConfigError("the environment", "XDG_STATE_HOME", problem)
-    return found
-
-
-def _show_plan(questions: Questions, cap_usd: float) -> None:
+def _show_plan(questions: Questions, budget_usd: float) -> None:
     from router_service.core.text import aligned
 
     rows = [("model", "queries", "expected USD")]
@@ -190,16 +172,8 @@ def _show_plan(questions: Questions, cap_usd: float) -> None:
     minutes = questions.minutes + JOIN_MINUTES * len(questions.newcomers)
     print(
         f"Together {sum(questions.cost_usd):.2f} USD, more if a model reasons at length, and at"
-        f" most {cap_usd:.2f} USD (--spending-cap-usd); about {math.ceil(minutes)} minutes."
+        f" most {budget_usd:.2f} USD (--budget); about {math.ceil(minutes)} minutes."
     )
-
-
-def _agrees() -> bool:
-    """Ask on the terminal whether to send the requests; raises ConfigError without a terminal."""
-    if not sys.stdin.isatty():
-        problem = "is needed where nobody can be asked; add it to send the requests"
-        raise ConfigError(COMMAND, "--yes", problem)
-    return input("Ask these models? [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def _are_reachable(models: Sequence[Model]) -> bool:
@@ -214,56 +188,10 @@ def _are_reachable(models: Sequence[Model]) -> bool:
 
 
 async def _ask(
-    questions: Questions, settings: Settings, router: Router, cap_usd: float
+    questions: Questions, settings: Settings, router: Router, budget_usd: float
 ) -> tuple[int, str]:
     """Ask the questions through a gateway in this process, which nobody else reaches."""
-    from switchcraft_training.labelling.sender import Response
     from switchcraft_training.onboarding.newcomers import ask_newcomers
 
-    async with _own_gateway(settings, router) as client:
-
-        async def post(body: Mapping[str, Json]) -> Response:
-            answer = await client.post("/v1/chat/completions", json=body)
-            return Response(answer.status_code, answer.headers.get("retry-after", ""), answer.text)
-
-        return await ask_newcomers(questions, post, cap_usd)
-
-
-@asynccontextmanager
-async def _own_gateway(settings: Settings, router: Router) -> AsyncIterator[httpx.AsyncClient]:
-    """Run a gateway for these models without keys, limits, fallbacks and logs."""
-    import httpx
-
-    from router_service.serving.app import create_app
-    from router_service.settings import Settings as DefaultSettings
-
-    defaults = DefaultSettings()
-    models = tuple(each.model_copy(update={"fallbacks": ()}) for each in settings.models)
-    changes = {name: getattr(defaults, name) for name in _SHARED} | {
-        "models": models,
-        "router": settings.router.model_copy(update={"publication": None}),
-    }
-    app = create_app(settings.model_copy(update=changes), router)
-    transport = httpx.ASGITransport(app)
-    async with app.state.gateway.running():
-        # The deployments' own time limits hold.
-        no_limit = httpx.Timeout(None)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://127.0.0.1", timeout=no_limit
-        ) as client:
-            yield client
-
-
-def _show_use(settings: Settings, directory: Path, *, publish: bool) -> None:
-    """Print how to use the new artifact, or publish it as a canary."""
-    place = settings.router.publication
-    if publish and isinstance(place, Path):
-        from switchcraft_training.publishing.command import publish as publish_artifact
-
-        publish_artifact(directory, to=str(place), role="canary")
-        return
-    print(
-        f"The new artifact is {directory}\nTo use it, set `artifact: {directory}` in the section"
-        f" `router` of {settings.source}, and reload or restart the gateway. `switchcraft policies"
-        " --config` then shows its figures."
-    )
+    async with own_gateway(settings, router) as post:
+        return await ask_newcomers(questions, post, budget_usd)

@@ -210,7 +210,7 @@ def test_unknown_models_join_after_a_kill_and_are_routed_to(
 @pytest.mark.parametrize(
     ("models", "options", "status", "problem"),
     [
-        (("caller",), ("--spending-cap-usd", "0.02"), 3, "Stopped below the spending cap"),
+        (("caller",), ("--budget", "0.02"), 3, "Stopped below the spending cap"),
         (("stranger",), (), 1, "Check the model's name at the provider"),
         (("liar",), (), 1, "none of the 30 answers of 'liar' is correct"),
     ],
