@@ -26,6 +26,8 @@ from tests.training.onboarding.cases import ROWS
 pytestmark = pytest.mark.slow
 
 ANSWERS = 30
+START_S = 240.0
+"""Longest time until a process asks its first question: it imports torch first."""
 MODELS = ("caller", "expert")
 BY_QUERY = {row.example.query: row for row in ROWS}
 
@@ -186,8 +188,10 @@ def test_unknown_models_join_after_a_kill_and_are_routed_to(
     upstream.limit = 20
     command = [sys.executable, "-m", "router_service.cli", *newcomers.arguments("--yes")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
-        wait_for(lambda: upstream.counts.total() > upstream.limit, "the upstream stops")
-        run.kill()
+        try:
+            wait_for(lambda: upstream.counts.total() > upstream.limit, "it asks", START_S)
+        finally:
+            run.kill()
     upstream.limit = 10_000
     assert cli.main(newcomers.arguments("--yes")) == 0
     assert upstream.counts.total() <= len(MODELS) * (ANSWERS + CONCURRENCY)
