@@ -114,7 +114,7 @@ class Questions:
 
     def judged(self) -> Iterator[Judged]:
         """Read the questions; raises as `read_source` does."""
-        return read_files(_only_single_turn(question_files(self.path)))
+        return read_source(self.path)
 
     def answers(self, arm: str) -> Iterator[Answer]:
         """Return no answers."""
