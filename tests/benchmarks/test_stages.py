@@ -40,6 +40,11 @@ def test_every_timed_function_exists(place: str) -> None:
 
 def test_shares_of_a_gateway_add_up_to_one() -> None:
     """The benchmark serves a gateway, and finds the stages of a request that names a model."""
-    shares = stages.measure("pass-through", seconds=0.5, warm_s=0.2)
+    expected = {"read the request", "record and log", stages.THREADS}
+    shares: dict[str, float] = {}
+    for seconds in (0.5, 2.0, 8.0, 30.0):  # on a busy machine, few samples fall into a stage
+        shares = dict(stages.measure("pass-through", seconds=seconds, warm_s=0.2))
+        if expected <= set(shares):
+            break
     assert sum(shares.values()) == pytest.approx(1)
-    assert {"read the request", "record and log", stages.THREADS} <= set(shares)
+    assert expected <= set(shares)
