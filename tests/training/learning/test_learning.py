@@ -221,18 +221,20 @@ def test_log_of_conversations_becomes_a_canary_that_saves(
     log: Path, config: Path, upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The plan costs nothing; then the missing answers are asked, and the canary is cheaper."""
-    asked = upstream.asked.total()
+    before = Counter(upstream.asked)
     assert learn(log, config, "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "80 requests of 40 sessions are drawn" in shown
     assert "dear-1 (teacher)" in shown
-    assert upstream.asked.total() == asked
+    assert upstream.asked == before
 
     assert learn(log, config, "--yes", "--publish") == 0
     found = re.search(r"figures are in (.*)", capsys.readouterr().out)
     assert found is not None
     report = orjson.loads(Path(found[1]).read_bytes())
     assert (report["requests"], report["sessions"]) == (80, 40)
+    asked = upstream.asked - before
+    assert (asked["cheap-1"], asked["dear-1"]) == (0, 80)  # the log has the cheap one's answers
     loop = report["agreement"]["after a tool's result: a call"]
     assert (loop["cheap-1"], loop["dear-1"]) == (1.0, 1.0)
     assert loop["middle-1"] < 1.0
