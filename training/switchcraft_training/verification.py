@@ -169,16 +169,14 @@ class Evidence:
     """What other rules could decide by: answers, and held-out probabilities of all queries.
 
     `probabilities` and `expected_costs_usd`, (queries, arms), are those by which the router
-    chooses. `cheapest` are the answers if the cheapest arms are asked for every query, and `alone`,
-    (queries, arms), the verifier's judgements of each answer without the others. `corrupted` are
-    its judgements of correct answers in which one thing was changed.
+    chooses. `cheapest` are the answers if the cheapest arms are asked for every query. `corrupted`
+    are the verifier's judgements of correct answers in which one thing was changed.
     """
 
     candidates: Sequence[Candidates]
     probabilities: Floats
     expected_costs_usd: Floats
     cheapest: VerifiedAnswers
-    alone: Floats
     corrupted: Sequence[JudgedCorruption]
 
     @classmethod
@@ -192,14 +190,11 @@ class Evidence:
     ) -> Evidence:
         """Return the evidence that a verifier's judgements of all candidates give."""
         order = np.argsort(expected_costs_usd, axis=1, kind="stable")
-        arms = [np.full((len(candidates), 1), arm) for arm in range(judged.arms)]
-        rows = np.arange(len(candidates))
         return cls(
             candidates=candidates,
             probabilities=probabilities,
             expected_costs_usd=expected_costs_usd,
             cheapest=judged.ask_in_order(order[:, :MAX_CANDIDATES]),
-            alone=np.hstack([judged.judge(rows, arm) for arm in arms]),
             corrupted=corrupted,
         )
 
@@ -540,7 +535,6 @@ def add_verifier(
     config = with_current_pool(config, manifest)
     training = read_training_data(config, data, workspace)
     validation = cross_validate(training, workers)
-    assert validation is not None  # noqa: S101 - this command runs in one process
     measured, held_out = training.table.measured(config.arms), validation.probabilities
     method, groups = manifest.calibration.method, measured.groups.tolist()
     calibrated = calibrated_unseen(measured.correct, held_out, groups, config.seed, method)

@@ -52,7 +52,7 @@ def test_every_price_has_a_row(figures: VerifiedFigures, verifier_study: Verifie
     assert figures.operating.is_later.value == pytest.approx(np.mean(later))
 
 
-def scripted(study: VerifierStudy, correct: Floats, alone: Floats | None = None) -> VerifierStudy:
+def scripted(study: VerifierStudy, correct: Floats) -> VerifierStudy:
     """Return a study of a few queries with these labels; right answers agree, wrong ones do not."""
     queries = len(correct)
     table = replace(invented_table(queries), correct=correct, folds=np.arange(queries) % 2)
@@ -66,7 +66,6 @@ def scripted(study: VerifierStudy, correct: Floats, alone: Floats | None = None)
             np.zeros(queries, dtype=np.int64),
             np.where(np.tri(3, dtype=np.bool_), 0.5, np.nan)[None].repeat(queries, axis=0),
         ),
-        alone=correct if alone is None else alone,
     )
     by_price = {1.0: one_arm(0, queries)}
     return replace(study, table=table, by_price=by_price, price_usd=1.0, evidence=evidence)
@@ -105,11 +104,6 @@ CHEAP_S, MIDDLE_S, DEAR_S = SECONDS
         ("schema check", 3 / 6, 1, 0),
         # The first and the fifth pattern agree; for the others the dear arm is asked and right.
         ("two agree", 1, 2 + 4 / 6, MIDDLE_S + DEAR_S * 4 / 6),
-        # If all three differ, the dear arm's answer is taken.
-        ("two of three agree", 1, 2 + 4 / 6, MIDDLE_S + DEAR_S * 4 / 6),
-        ("ABC", 1, 3, MIDDLE_S + DEAR_S),
-        # The verifier's probability is the label, so this cascade is the perfect verifier.
-        ("FrugalGPT", 1, (3 * 1 + 2 + 2 * 3) / 6, (MIDDLE_S * 3 + DEAR_S * 2) / 6),
         ("perfect verifier", 1, (3 * 1 + 2 + 2 * 3) / 6, (MIDDLE_S * 3 + DEAR_S * 2) / 6),
     ],
 )
@@ -118,19 +112,6 @@ def test_simpler_rules(
 ) -> None:
     """Each rule asks and accepts as its definition says."""
     assert figures_of(other(rules, name)) == pytest.approx((accuracy, candidates, added_s))
-
-
-def test_threshold_of_a_cascade_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:
-    """Each fold gets the threshold that suits the other one.
-
-    In one fold only the cheap arm is right, and in the other one only the middle arm. Because the
-    threshold is chosen on the other fold, the wrong arm's answer is accepted everywhere.
-    """
-    correct = np.tile([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], (10, 1))
-    alone = np.tile([0.5, 0.9, 0.9], (20, 1))
-    row = other(verified_figures(scripted(verifier_study, correct, alone)), "FrugalGPT")
-    assert row.entry.accuracy.value == 0
-    assert row.candidates.value == 1.5
 
 
 def test_price_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:

@@ -23,7 +23,7 @@ from switchcraft_training.records import Judged
 DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 
 
-class Category(NamedTuple):
+class DatasetCategory(NamedTuple):
     """A category of a dataset."""
 
     dataset: str
@@ -35,8 +35,8 @@ class RowCounter:
     """Counter of rows: read and duplicate ones by category, and those set aside by reason."""
 
     quarantine: Quarantine | None = None
-    read: Counter[Category] = field(default_factory=Counter)
-    duplicates: Counter[Category] = field(default_factory=Counter)
+    read: Counter[DatasetCategory] = field(default_factory=Counter)
+    duplicates: Counter[DatasetCategory] = field(default_factory=Counter)
     set_aside: Counter[str] = field(default_factory=Counter)
     _seen: set[bytes] = field(default_factory=set)
 
@@ -49,7 +49,7 @@ class RowCounter:
     def deduplicate(self, rows: Iterable[Judged]) -> Iterator[Judged]:
         """Count all rows, and yield those without an earlier duplicate; keep only digests."""
         for judged in rows:
-            category = Category(judged.example.dataset, judged.example.category)
+            category = DatasetCategory(judged.example.dataset, judged.example.category)
             digest = row_digest(judged.example)
             self.read[category] += 1
             if digest in self._seen:

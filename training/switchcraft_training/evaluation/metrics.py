@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,6 @@ from numpy.typing import NDArray
 
 from router_service.artifact import Measure
 from router_service.measurement.statistics import (
-    Estimate,
-    estimate,
     interval_of,
     mean_and_draws,
     mean_measure,
@@ -24,16 +21,6 @@ Floats = NDArray[np.float64]
 CALIBRATION_BINS = 10
 CORRECT_FROM = 0.5
 """F1 counts probabilities and labels of at least this value as correct, as with theta=0.5."""
-
-
-def bootstrap(values: Floats, statistic: Callable[[Floats], float]) -> Estimate | None:
-    """Estimate a statistic of the column means of `values`, (queries, columns), with its error.
-
-    The error is estimated by resampling queries. Draws for which the statistic is NaN are ignored.
-    Return None if the statistic itself is NaN.
-    """
-    drawn = np.array([statistic(means) for means in resamples(len(values)).means(values)])
-    return estimate(float(statistic(values.mean(axis=0))), drawn, len(values))
 
 
 def paired_interval(ours: Floats, theirs: Floats) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +29,8 @@ NO_VERIFIER = (
     " use `switchcraft-train add-verifier`."
 )
 
-THRESHOLDS = (*np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.97, 0.98, 0.99, 0.995)
-"""Probabilities among which the threshold of a cascade is chosen."""
-
 LIKELY = 0.85
 """Probability above which an answer passes for correct, in the table of changed answers."""
-
-VOTERS = 3
-"""Arms whose answers vote."""
 
 Decided = tuple[tuple[int, ...], int]
 """The arms that a rule asks for a query, in their order, and the arm whose answer it accepts."""
@@ -220,22 +214,11 @@ class _Comparison:
             arms = route(evidence.probabilities, evidence.expected_costs_usd, entry.name)
             once = VerifiedAnswers.of(((arm,), arm) for arm in arms.tolist())
             rows.append(self.measure(f"choose once, {entry.name}", once))
-        votes = [self._every(partial(self._vote, n)) for n in (2, VOTERS)]
-        cascades = [self._every(partial(self._cascade, t)) for t in THRESHOLDS]
-        simple = {
-            "schema check": self._every(self._first_that_fits),
-            "two cheapest, likeliest": self._likeliest(2),
-            "three cheapest, likeliest": self._likeliest(3),
-            "two agree": self._every(self._two_agree),
-            "two of three agree": self._every(self._two_of_three),
-            "ABC": self._tuned(votes),
-            "FrugalGPT": self._tuned(cascades),
-        }
-        rows += [self.measure(name, rule, "baseline") for name, rule in simple.items()]
+        simple = {"schema check": self._first_that_fits, "two agree": self._two_agree}
+        rows += [self.measure(name, self._every(rule), "baseline") for name, rule in simple.items()]
         by_price = [answers for _, answers in sorted(self.study.by_price.items())]
-        rows.append(
-            self.measure("verified, price from other folds", self._tuned(by_price, by_cost=True))
-        )
+        priced = self._priced(by_price)
+        rows.append(self.measure("verified, price from other folds", priced))
         return [*rows, self.measure("perfect verifier", self._every(self._perfect), "oracle")]
 
     def agreement(self, answers: VerifiedAnswers, query: int) -> str:
@@ -270,44 +253,12 @@ class _Comparison:
 
         return self._until(self.order, fits)
 
-    def _or_best(self, asked: Sequence[int]) -> Decided:
-        """Accept the best single model's answer, and ask the model unless it was asked."""
-        return tuple(dict.fromkeys([*asked, self.best])), self.best
-
-    def _likeliest(self, count: int) -> VerifiedAnswers:
-        """Ask this many of the cheapest arms, and accept the likeliest answer."""
-        order = np.tile(np.array(self.order[:count]), (len(self.table), 1))
-        return self.study.judged.ask_in_order(order)
-
     def _two_agree(self, query: int) -> Decided:
         """Accept if the two cheapest arms agree; otherwise ask the best single model."""
         two = self.order[:2]
-        return (tuple(two), two[0]) if self._is_same(query, two[0], two[-1]) else self._or_best(two)
-
-    def _two_of_three(self, query: int) -> Decided:
-        """Ask the third arm if two differ; if all differ, accept the most accurate arm's answer."""
-        three = tuple(self.order[:VOTERS])
-        for asked in (three[:2], three):
-            for arm in asked[:-1]:
-                if self._is_same(query, arm, asked[-1]):
-                    return asked, arm
-        accuracy = self.table.correct.mean(axis=0)
-        return three, max(three, key=lambda arm: float(accuracy[arm]))
-
-    def _vote(self, needed: int, query: int) -> Decided:
-        """Accept what enough of the cheapest arms agree on, or else the best single model's."""
-        voters = self.order[:VOTERS]
-        votes = {a: sum(self._is_same(query, a, other) for other in voters) for a in voters}
-        winner = max(voters, key=lambda arm: votes[arm])
-        if votes[winner] >= min(needed, len(voters)):
-            return tuple(voters), winner
-        return self._or_best(voters)
-
-    def _cascade(self, threshold: float, query: int) -> Decided:
-        """Ask by rising cost, up to the best single model, until an answer is probable enough."""
-        arms = self.order[: self.order.index(self.best) + 1]
-        alone = self.study.evidence.alone[query]
-        return self._until(arms, lambda arm: bool(alone[arm] >= threshold))
+        if self._is_same(query, two[0], two[-1]):
+            return tuple(two), two[0]
+        return tuple(dict.fromkeys([*two, self.best])), self.best
 
     def _perfect(self, query: int) -> Decided:
         """Ask by rising cost until an answer is correct."""
@@ -315,27 +266,21 @@ class _Comparison:
         top = correct.max()
         return self._until(self.order, lambda arm: bool(correct[arm] == top > 0))
 
-    def _tuned(self, rules: Sequence[VerifiedAnswers], *, by_cost: bool = False) -> VerifiedAnswers:
-        """Return each fold's decisions by the rule that is best on the other folds.
+    def _priced(self, rules: Sequence[VerifiedAnswers]) -> VerifiedAnswers:
+        """Return each fold's decisions by the price that is the operating point of other folds.
 
-        That is the most accurate one within the study's `cost_share`, or with `by_cost` the most
-        expensive one, as for the operating point. If none costs so little, it is the cheapest one.
+        That is the most expensive rule within the study's `cost_share`, or the cheapest one.
         """
         table = self.table
-        outcomes = [outcome(rule, table)[:2] for rule in rules]
+        costs_usd = [outcome(rule, table)[1] for rule in rules]
         picked_rule = np.zeros(len(table), dtype=np.int64)
         for fold in np.unique(table.folds):
             others = table.folds != fold if (table.folds != fold).any() else table.folds == fold
-            budget = self.study.cost_share * self.bench.best_cost_usd[others].mean()
-            measured = [(correct[others].mean(), cost[others].mean()) for correct, cost in outcomes]
-            picked_rule[table.folds == fold] = max(
-                range(len(rules)),
-                key=lambda n: (
-                    (1, measured[n][1 if by_cost else 0])
-                    if measured[n][1] <= budget
-                    else (0, -measured[n][1])
-                ),
-            )
+            budget_usd = self.study.cost_share * self.bench.best_cost_usd[others].mean()
+            means_usd = [float(cost[others].mean()) for cost in costs_usd]
+            affordable = [usd for usd in means_usd if usd <= budget_usd]
+            chosen_usd = max(affordable, default=min(means_usd))
+            picked_rule[table.folds == fold] = means_usd.index(chosen_usd)
         return VerifiedAnswers.of(
             rules[rule].decided(query) for query, rule in enumerate(picked_rule.tolist())
         )
