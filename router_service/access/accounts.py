@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
@@ -20,6 +18,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -104,46 +103,36 @@ class Accounts:
         return self._add_key(spec, {"digest": found, "hint": ""})
 
     def _add_key(self, spec: NewKey, hash_columns: Mapping[str, object]) -> KeyView:
-        with self._change() as (connection, revision):
+        with self._change() as connection:
             if spec.name in {*self._configured.api, ADMIN, METRICS}:
-                raise InvalidRequestError(
+                raise _conflict(
                     f"The name {spec.name!r} belongs to the configuration's keys. Choose another "
                     "name.",
                     param="name",
                     code="name_taken",
-                    status=409,
                 )
             self._check_free(connection, keys, spec.name)
             is_open = not self._configured.by_path() and not has_keys(connection)
             if is_open and not spec.is_admin:
-                raise InvalidRequestError(
+                raise _conflict(
                     "This gateway has no keys yet, so everyone who can connect may use it. The "
                     "first key ends that, and must be an admin key, because without one nobody "
                     "could use the admin API and the page any more. Create an admin key first "
                     "(is_admin, or `switchcraft keys create NAME --admin`), or set keys.admin.",
                     param="is_admin",
                     code="admin_key_needed",
-                    status=409,
                 )
             self._check_team(connection, spec.team)
             digest = hash_columns["digest"]
             same = or_(keys.c.digest == digest, keys.c.previous_digest == digest)
             holder = connection.execute(select(keys.c.name).where(same)).scalar()
             if holder is not None:
-                raise InvalidRequestError(
+                raise _conflict(
                     f"The key {holder!r} has this secret. Create a key with a secret of its own.",
                     param="hash",
                     code="secret_taken",
-                    status=409,
                 )
-            values = {
-                **_columns(spec.name, spec, is_new=True),
-                **hash_columns,
-                "name": spec.name,
-                "created_s": self._clock(),
-                "revision": revision,
-            }
-            connection.execute(insert(keys).values(values))
+            self._insert(connection, keys, spec, hash_columns)
             return self._key_view(connection, spec.name)
 
     def get_key(self, name: str) -> KeyView:
@@ -180,12 +169,11 @@ class Accounts:
         Raises InvalidRequestError if the key is revoked or if the team is
         unknown.
         """
-        with self._change() as (connection, revision):
+        with self._change() as connection:
             self._check_active(connection, name)
             if "team" in change.model_fields_set:
                 self._check_team(connection, change.team)
-            values = {**_columns(name, change, is_new=False), "revision": revision}
-            connection.execute(update(keys).where(keys.c.name == name).values(values))
+            _update(connection, keys, name, _columns(name, change, is_new=False))
             return self._key_view(connection, name)
 
     def rotate_key(self, name: str, overlap_s: float) -> CreatedKey:
@@ -195,39 +183,29 @@ class Accounts:
         InvalidRequestError if the key is revoked.
         """
         secret = new_key()
-        with self._change() as (connection, revision):
+        with self._change() as connection:
             row = self._check_active(connection, name)
-            has_overlap = overlap_s > 0
-            values = {
-                **_hash_columns(secret),
-                "previous_digest": row.digest if has_overlap else None,
-                "previous_until_s": self._clock() + overlap_s if has_overlap else None,
-                "revision": revision,
-            }
-            connection.execute(update(keys).where(keys.c.name == name).values(values))
+            previous = {"previous_digest": None, "previous_until_s": None}
+            if overlap_s > 0:
+                until_s = self._clock() + overlap_s
+                previous = {"previous_digest": row.digest, "previous_until_s": until_s}
+            _update(connection, keys, name, _hash_columns(secret) | previous)
             return CreatedKey(secret=secret, key=self._key_view(connection, name))
 
     def revoke_key(self, name: str) -> KeyView:
         """Make a key invalid for ever, and return it; a revoked key stays as it is."""
-        with self._change() as (connection, revision):
+        with self._change() as connection:
             if _find(connection, keys, name).revoked_s is None:
-                values = {"revoked_s": self._clock(), "revision": revision}
-                connection.execute(update(keys).where(keys.c.name == name).values(values))
+                _update(connection, keys, name, {"revoked_s": self._clock()})
             return self._key_view(connection, name)
 
     # Teams.
 
     def create_team(self, spec: NewTeam) -> TeamView:
         """Create a team; raises InvalidRequestError if the name is taken."""
-        with self._change() as (connection, revision):
+        with self._change() as connection:
             self._check_free(connection, teams, spec.name)
-            values = {
-                **_columns(spec.name, spec, is_new=True),
-                "name": spec.name,
-                "created_s": self._clock(),
-                "revision": revision,
-            }
-            connection.execute(insert(teams).values(values))
+            self._insert(connection, teams, spec, {})
             return self._team_view(connection, spec.name)
 
     def get_team(self, name: str) -> TeamView:
@@ -251,40 +229,48 @@ class Accounts:
 
     def change_team(self, name: str, change: TeamChange) -> TeamView:
         """Change the fields of a team that are set in `change`, and return the team."""
-        with self._change() as (connection, revision):
+        with self._change() as connection:
             _find(connection, teams, name)
-            values = {**_columns(name, change, is_new=False), "revision": revision}
-            connection.execute(update(teams).where(teams.c.name == name).values(values))
+            _update(connection, teams, name, _columns(name, change, is_new=False))
             return self._team_view(connection, name)
 
     def delete_team(self, name: str) -> None:
         """Delete a team; raises InvalidRequestError if it has a key that is not revoked."""
-        with self._change() as (connection, revision):
+        with self._change() as connection:
             _find(connection, teams, name)
             count = _count_keys(connection, [name]).get(name, 0)
             if count:
-                raise InvalidRequestError(
+                raise _conflict(
                     f"The team {name!r} has {count} {'key' if count == 1 else 'keys'}. Revoke them,"
                     " or move them to another team, and delete the team then.",
                     code="team_has_keys",
-                    status=409,
                 )
-            values = {"deleted_s": self._clock(), "revision": revision}
-            connection.execute(update(teams).where(teams.c.name == name).values(values))
+            _update(connection, teams, name, {"deleted_s": self._clock()})
 
     # What changes have in common.
 
     @contextmanager
-    def _change(self) -> Iterator[tuple[Connection, int]]:
-        """Yield a connection, and the number of the change that is made with it.
+    def _change(self) -> Iterator[Connection]:
+        """Yield a connection for a change, which has a number of its own.
 
         The number is increased first, which makes changes wait for each other. So what one has
         checked stays true until it is made.
         """
         with self._database.write() as connection:
-            query = update(state).where(state.c.name == "revision").values(value=state.c.value + 1)
-            revision = connection.execute(query.returning(state.c.value)).scalar_one()
-            yield connection, revision
+            query = update(state).where(state.c.name == "revision")
+            connection.execute(query.values(value=state.c.value + 1))
+            yield connection
+
+    def _insert(
+        self,
+        connection: Connection,
+        table: Table,
+        spec: NewKey | NewTeam,
+        others: Mapping[str, object],
+    ) -> None:
+        columns = {**_columns(spec.name, spec, is_new=True), **others, "name": spec.name}
+        columns |= {"created_s": self._clock(), "revision": _REVISION}
+        connection.execute(insert(table).values(columns))
 
     def _check_free(self, connection: Connection, table: Table, name: str) -> None:
         row = connection.execute(select(table).where(table.c.name == name)).first()
@@ -298,18 +284,15 @@ class Accounts:
                 f"is {ended}, and its name is never used again, because usage and records refer to "
                 "it. Choose another name"
             )
-        raise InvalidRequestError(
-            f"The {kind} {name!r} {problem}.", param="name", code="name_taken", status=409
-        )
+        raise _conflict(f"The {kind} {name!r} {problem}.", param="name", code="name_taken")
 
     def _check_active(self, connection: Connection, name: str) -> Row[Any]:
         row = _find(connection, keys, name)
         if row.revoked_s is not None:
-            raise InvalidRequestError(
+            raise _conflict(
                 f"The key {name!r} is revoked, which is final. Create another key.",
                 param="name",
                 code="key_revoked",
-                status=409,
             )
         return row
 
@@ -346,91 +329,86 @@ class Accounts:
         query = select(teams).where(teams.c.name.in_(names))
         by_team = {row.name: row for row in connection.execute(query)} if names else {}
         subjects = [f"key:{row.name}" for row in rows] + [f"team:{name}" for name in by_team]
-        spent = self._spent(connection, subjects)
-        return tuple(
-            KeyView(
+        spent, now_s = _read_spent(connection, subjects, self._clock()), self._clock()
+        views = []
+        for row in rows:
+            is_expired = row.expires_s is not None and row.expires_s <= now_s
+            until_s = row.previous_until_s
+            has_previous = until_s is not None and until_s > now_s and row.revoked_s is None
+            team = by_team.get(row.team)
+            status: KeyStatus = "expired" if is_expired else "active"
+            view = KeyView(
                 **_common_fields(row),
                 hint=row.hint,
-                status=self._status_of(row),
+                status=status if row.revoked_s is None else "revoked",
                 team=row.team,
                 is_admin=row.is_admin,
                 expires=to_time(row.expires_s),
                 revoked=to_time(row.revoked_s),
-                previous_until=self._previous_until(row),
+                previous_until=to_time(until_s) if has_previous else None,
                 models=row.models,
                 policies=row.policies,
-                spent_month_usd=spent.usage_usd(f"key:{row.name}"),
-                budget_state=spent.budget_view("key", row),
-                team_budget_state=spent.budget_view("team", by_team.get(row.team)),
+                spent_month_usd=spent.get((f"key:{row.name}", USAGE_MONTH), 0.0),
+                budget_state=_budget_view(spent, "key", row, now_s),
+                team_budget_state=None
+                if team is None
+                else _budget_view(spent, "team", team, now_s),
             )
-            for row in rows
-        )
-
-    def _status_of(self, row: Row[Any]) -> KeyStatus:
-        if row.revoked_s is not None:
-            return "revoked"
-        is_expired = row.expires_s is not None and row.expires_s <= self._clock()
-        return "expired" if is_expired else "active"
-
-    def _previous_until(self, row: Row[Any]) -> datetime | None:
-        until_s = row.previous_until_s
-        is_valid = until_s is not None and until_s > self._clock() and row.revoked_s is None
-        return to_time(until_s) if is_valid else None
+            views.append(view)
+        return tuple(views)
 
     def _team_view(self, connection: Connection, name: str) -> TeamView:
         return self._team_views(connection, [_find(connection, teams, name)])[0]
 
     def _team_views(self, connection: Connection, rows: Sequence[Row[Any]]) -> tuple[TeamView, ...]:
         counts = _count_keys(connection, [row.name for row in rows])
-        spent = self._spent(connection, [f"team:{row.name}" for row in rows])
+        now_s = self._clock()
+        spent = _read_spent(connection, [f"team:{row.name}" for row in rows], now_s)
         return tuple(
             TeamView(
                 **_common_fields(row),
                 keys=counts.get(row.name, 0),
-                spent_month_usd=spent.usage_usd(f"team:{row.name}"),
-                budget_state=spent.budget_view("team", row),
+                spent_month_usd=spent.get((f"team:{row.name}", USAGE_MONTH), 0.0),
+                budget_state=_budget_view(spent, "team", row, now_s),
             )
             for row in rows
         )
 
-    def _spent(self, connection: Connection, subjects: Iterable[str]) -> _Spent:
-        now_s = self._clock()
-        starts_s = {period.value: period.bounds_s(now_s)[0] for period in BudgetPeriod}
-        starts_s[USAGE_MONTH] = starts_s[BudgetPeriod.MONTH]
-        query = select(spending).where(
-            spending.c.subject.in_(set(subjects)),
-            spending.c.period.in_(starts_s),
-            spending.c.start_s.in_(set(starts_s.values())),
-        )
-        return _Spent(
-            now_s,
-            {
-                (row.subject, row.period): row.spent_nusd / NANO
-                for row in connection.execute(query)
-                if row.start_s == starts_s[row.period]
-            },
-        )
+
+Spent: TypeAlias = Mapping[tuple[str, str], float]
+"""What keys and teams have spent in the present periods in USD, by subject and period."""
 
 
-@dataclass(frozen=True)
-class _Spent:
-    """What keys and teams have spent in the present periods."""
+def _read_spent(connection: Connection, subjects: Iterable[str], now_s: float) -> Spent:
+    starts_s = {period.value: period.bounds_s(now_s)[0] for period in BudgetPeriod}
+    starts_s[USAGE_MONTH] = starts_s[BudgetPeriod.MONTH]
+    query = select(spending).where(
+        spending.c.subject.in_(set(subjects)),
+        tuple_(spending.c.period, spending.c.start_s).in_(starts_s.items()),
+    )
+    return {(row.subject, row.period): row.spent_nusd / NANO for row in connection.execute(query)}
 
-    now_s: float
-    usd: dict[tuple[str, str], float]
-    """By subject and period."""
 
-    def usage_usd(self, subject: str) -> float:
-        """Return what a key or a team has spent in this month."""
-        return self.usd.get((subject, USAGE_MONTH), 0.0)
+def _budget_view(spent: Spent, kind: str, row: Row[Any], now_s: float) -> BudgetView | None:
+    """Return the budget of a key or a team with what is left of it; None without one."""
+    budget = read_limits(row).budget
+    if budget is None:
+        return None
+    spent_usd = spent.get((f"{kind}:{row.name}", budget.period), 0.0)
+    return BudgetView.of(budget, spent_usd, row.created_s, now_s, now_s)
 
-    def budget_view(self, kind: str, row: Row[Any] | None) -> BudgetView | None:
-        """Return the budget of a key or a team with what is left of it; None without one."""
-        budget = None if row is None else read_limits(row).budget
-        if row is None or budget is None:
-            return None
-        spent_usd = self.usd.get((f"{kind}:{row.name}", budget.period), 0.0)
-        return BudgetView.of(budget, spent_usd, row.created_s, self.now_s, self.now_s)
+
+_REVISION = select(state.c.value).where(state.c.name == "revision").scalar_subquery()
+"""The number of the change that is being made."""
+
+
+def _update(connection: Connection, table: Table, name: str, columns: Mapping[str, object]) -> None:
+    changed = {**columns, "revision": _REVISION}
+    connection.execute(update(table).where(table.c.name == name).values(changed))
+
+
+def _conflict(message: str, code: str, param: str | None = None) -> InvalidRequestError:
+    return InvalidRequestError(message, param=param, code=code, status=409)
 
 
 def _kind_of(table: Table) -> str:

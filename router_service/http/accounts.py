@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ValidationError
@@ -46,7 +46,6 @@ After = Annotated[str | None, Query(max_length=MAX_NAME, description="`next` of 
 
 _log = logging.getLogger("switchcraft.accounts")
 
-P = ParamSpec("P")
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
 
@@ -81,17 +80,12 @@ async def _read(request: Request, spec: type[S]) -> S:
         raise describe_mistake(exc) from exc
 
 
-async def _show(
-    request: Request,
-    read: Callable[Concatenate[Accounts, P], BaseModel],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> Response:
+async def _show(request: Request, read: Callable[[Accounts], BaseModel]) -> Response:
     """Return what a method of `Accounts` reads."""
     accounts = _accounts_of(request)
 
     def write() -> bytes:
-        return read(accounts, *args, **kwargs).model_dump_json().encode()
+        return read(accounts).model_dump_json().encode()
 
     return json_answer(request, await read_database(request, write))
 
@@ -104,33 +98,22 @@ def _accounts_of(request: Request) -> Accounts:
     return Accounts(gateway.database.database, gateway.engine.settings.keys)
 
 
-async def _use(
-    request: Request, work: Callable[Concatenate[Accounts, P], T], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """Return what a method of `Accounts` returns, which runs in a thread."""
-    return await asyncio.to_thread(work, _accounts_of(request), *args, **kwargs)
-
-
 async def _change(
     request: Request,
     action: str,
     name: str,
-    work: Callable[Concatenate[Accounts, P], T],
-    *args: P.args,
-    **kwargs: P.kwargs,
+    work: Callable[[Accounts], T],
+    change: BaseModel | None = None,
 ) -> T:
-    """Do the same for a method that changes a key or a team, and log who has done what.
+    """Change a key or a team in a thread, and log who has done what.
 
     The change is valid in this process when the function returns.
     """
     gateway = gateway_of(request)
-    result = await _use(request, work, *args, **kwargs)
-    changes = [each for each in args if isinstance(each, BaseModel)]
-    details = (
-        changes[0].model_dump_json(exclude_unset=True, exclude={"name", "metadata"})
-        if changes
-        else "{}"
-    )
+    result = await asyncio.to_thread(work, _accounts_of(request))
+    details = "{}"
+    if change is not None:
+        details = change.model_dump_json(exclude_unset=True, exclude={"name", "metadata"})
     _log.info("%s: name=%r by=%r changes=%s", action, name, call_of(request).key.name, details)
     with suppress(DatabaseError):  # the change is made, and the database's thread will read it
         await asyncio.to_thread(gateway.stored_keys.refresh, gateway.database.database)
@@ -162,7 +145,9 @@ async def create_key(request: Request) -> CreatedKey:
     The key is valid in this process at once, and in all others within a second.
     """
     spec = await _read(request, NewKey)
-    return await _change(request, "created a key", spec.name, Accounts.create_key, spec)
+    return await _change(
+        request, "created a key", spec.name, lambda accounts: accounts.create_key(spec), spec
+    )
 
 
 @routes.get("/keys", summary="List the keys", response_model=KeyPage)
@@ -178,7 +163,9 @@ async def list_keys(
 
     Keys of the configuration file are not in this list.
     """
-    return await _show(request, Accounts.list_keys, search, team, status, limit, after)
+    return await _show(
+        request, lambda accounts: accounts.list_keys(search, team, status, limit, after)
+    )
 
 
 @routes.post(
@@ -193,7 +180,9 @@ async def rotate_key(request: Request, name: str) -> CreatedKey:
     """
     rotation = await _read(request, Rotation)
     overlap_s = rotation.overlap_s
-    return await _change(request, "rotated a key", name, Accounts.rotate_key, name, overlap_s)
+    return await _change(
+        request, "rotated a key", name, lambda accounts: accounts.rotate_key(name, overlap_s)
+    )
 
 
 @routes.post("/keys/{name:path}/revoke", summary="Revoke a key")
@@ -202,13 +191,13 @@ async def revoke_key(request: Request, name: str) -> KeyView:
 
     A key that is revoked already stays as it is.
     """
-    return await _change(request, "revoked a key", name, Accounts.revoke_key, name)
+    return await _change(request, "revoked a key", name, lambda accounts: accounts.revoke_key(name))
 
 
 @routes.get("/keys/{name:path}", summary="Get a key", response_model=KeyView)
 async def get_key(request: Request, name: str) -> Response:
     """Return a key without its secret, and what it has spent."""
-    return await _show(request, Accounts.get_key, name)
+    return await _show(request, lambda accounts: accounts.get_key(name))
 
 
 @routes.patch(
@@ -219,7 +208,9 @@ async def get_key(request: Request, name: str) -> Response:
 async def change_key(request: Request, name: str) -> KeyView:
     """Change the fields that are sent; null removes a limit. A key's name never changes."""
     change = await _read(request, KeyChange)
-    return await _change(request, "changed a key", name, Accounts.change_key, name, change)
+    return await _change(
+        request, "changed a key", name, lambda accounts: accounts.change_key(name, change), change
+    )
 
 
 @routes.delete("/keys/{name:path}", summary="Revoke a key, as POST /admin/keys/{name}/revoke does")
@@ -240,7 +231,9 @@ async def delete_key(request: Request, name: str) -> KeyView:
 async def create_team(request: Request) -> TeamView:
     """Create a team, whose limits and budget hold for all of its keys together."""
     spec = await _read(request, NewTeam)
-    return await _change(request, "created a team", spec.name, Accounts.create_team, spec)
+    return await _change(
+        request, "created a team", spec.name, lambda accounts: accounts.create_team(spec), spec
+    )
 
 
 @routes.get("/teams", summary="List the teams", response_model=TeamPage)
@@ -248,13 +241,13 @@ async def list_teams(
     request: Request, search: Search = None, limit: PageSize = PAGE_SIZE, after: After = None
 ) -> Response:
     """List the teams by name, with what they have spent."""
-    return await _show(request, Accounts.list_teams, search, limit, after)
+    return await _show(request, lambda accounts: accounts.list_teams(search, limit, after))
 
 
 @routes.get("/teams/{name:path}", summary="Get a team", response_model=TeamView)
 async def get_team(request: Request, name: str) -> Response:
     """Return a team, and what it has spent."""
-    return await _show(request, Accounts.get_team, name)
+    return await _show(request, lambda accounts: accounts.get_team(name))
 
 
 @routes.patch(
@@ -265,7 +258,9 @@ async def get_team(request: Request, name: str) -> Response:
 async def change_team(request: Request, name: str) -> TeamView:
     """Change the fields that are sent; null removes a limit. A team's name never changes."""
     change = await _read(request, TeamChange)
-    return await _change(request, "changed a team", name, Accounts.change_team, name, change)
+    return await _change(
+        request, "changed a team", name, lambda accounts: accounts.change_team(name, change), change
+    )
 
 
 @routes.delete(
@@ -273,4 +268,4 @@ async def change_team(request: Request, name: str) -> TeamView:
 )
 async def delete_team(request: Request, name: str) -> None:
     """Delete a team that has no keys any more; its name stays taken, because usage refers to it."""
-    await _change(request, "deleted a team", name, Accounts.delete_team, name)
+    await _change(request, "deleted a team", name, lambda accounts: accounts.delete_team(name))
