@@ -25,8 +25,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from router_service.access.accounts import Accounts
-from router_service.access.key import BudgetPeriod
-from router_service.access.specs import BudgetSpec, NewKey
+from router_service.access.key import Budget, BudgetPeriod
+from router_service.access.specs import NewKey
 from router_service.core.keys import new_key
 from router_service.core.money import NANO
 from router_service.database.engine import Database
@@ -132,7 +132,7 @@ def main() -> None:
                 two_workers(process)
 
             def key(title: str, usd: float) -> str:
-                budget = BudgetSpec(usd=usd, period=BudgetPeriod.TOTAL)
+                budget = Budget(usd=usd, period=BudgetPeriod.TOTAL)
                 secret = accounts.create_key(NewKey(name=title, budget=budget)).secret
                 asyncio.run(asyncio.sleep(2))  # every worker has read it
                 return secret

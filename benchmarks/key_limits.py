@@ -23,14 +23,15 @@ from benchmarks.load.contenders import Place, direct, switchcraft
 from benchmarks.load.figures import Figures, figures_of
 from benchmarks.load.processes import free_port, running
 from router_service.access.accounts import Accounts
-from router_service.access.specs import BudgetSpec, NewKey, NewTeam
+from router_service.access.key import Budget
+from router_service.access.specs import NewKey, NewTeam
 from router_service.database.engine import Database
 
 LIMITS = {
     "requests_per_minute": 10_000_000,
     "tokens_per_minute": 2_000_000_000,
     "parallel_requests": 10_000,
-    "budget": BudgetSpec(usd=1_000_000),
+    "budget": Budget(usd=1_000_000),
 }
 """Limits that are never reached."""
 

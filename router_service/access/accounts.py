@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
@@ -29,6 +29,7 @@ from router_service.access.specs import (
     CreatedKey,
     KeyChange,
     KeyPage,
+    KeyStatus,
     KeyView,
     NewKey,
     NewTeam,
@@ -47,9 +48,6 @@ from router_service.settings import ADMIN, METRICS, KeySettings
 HINT_CHARACTERS = 4
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
-
-
-KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 
 
 class Accounts:
@@ -497,7 +495,7 @@ def _common_fields(row: Row[Any]) -> dict[str, Any]:
         "requests_per_minute": limits.requests_per_minute,
         "tokens_per_minute": limits.tokens_per_minute,
         "parallel_requests": limits.parallel_requests,
-        "budget": limits.budget and {"usd": limits.budget.usd, "period": limits.budget.period},
+        "budget": limits.budget,
         "metadata": row.metadata,
         "created": to_time(row.created_s),
     }

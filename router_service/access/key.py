@@ -6,7 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Annotated, ClassVar
 
+from pydantic import ConfigDict, Field
+
+MAX_BUDGET_USD = 1_000_000_000.0
+"""Largest budget that people may set."""
 MIN_PACE_S = 3600.0
 """A period's pace is taken over at least this time, so that its first request is no forecast."""
 MAX_FORECAST_S = 10 * 365 * 24 * 3600.0
@@ -53,10 +58,13 @@ class BudgetPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a key or a team may spend in a period."""
+    """The most that may be spent in a period."""
 
-    usd: float
-    period: BudgetPeriod
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    usd: Annotated[float, Field(ge=0, le=MAX_BUDGET_USD, allow_inf_nan=False)]
+    period: BudgetPeriod = BudgetPeriod.MONTH
+    """Days begin at 0:00 UTC, and weeks on Monday; `total` never starts again."""
 
     def ends_by_s(
         self, spent_usd: float, began_s: float, resets_s: float | None, now_s: float

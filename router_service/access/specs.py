@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -26,7 +26,9 @@ MAX_METADATA = 20
 MAX_METADATA_CHARACTERS = 500
 MAX_NAMES = 200
 """Largest number of models or policies that a key may list."""
-MAX_BUDGET_USD = 1_000_000_000.0
+
+
+KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 
 
 def _check_text(text: str) -> str:
@@ -85,14 +87,6 @@ class _Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class BudgetSpec(_Spec):
-    """The most that may be spent in a period."""
-
-    usd: Annotated[float, Field(ge=0, le=MAX_BUDGET_USD, allow_inf_nan=False)]
-    period: BudgetPeriod = BudgetPeriod.MONTH
-    """Days begin at 0:00 UTC, and weeks on Monday; `total` never starts again."""
-
-
 class _LimitFields(_Spec):
     owner: Owner | None = None
     """The responsible person or group, for example an e-mail address."""
@@ -100,7 +94,7 @@ class _LimitFields(_Spec):
     tokens_per_minute: Limit | None = None
     """Tokens of requests and answers together."""
     parallel_requests: Limit | None = None
-    budget: BudgetSpec | None = None
+    budget: Budget | None = None
     metadata: Metadata = Field(default_factory=dict)
 
 
@@ -183,7 +177,7 @@ class KeyView(_LimitFields):
     name: str
     hint: str
     """The last characters of the secret, by which people recognize it."""
-    status: Literal["active", "expired", "revoked"]
+    status: KeyStatus
     team: str | None
     is_admin: bool
     expires: datetime | None

@@ -13,11 +13,12 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from router_service.access.accounts import MAX_PAGE_SIZE, PAGE_SIZE, Accounts, KeyStatus
+from router_service.access.accounts import MAX_PAGE_SIZE, PAGE_SIZE, Accounts
 from router_service.access.specs import (
     CreatedKey,
     KeyChange,
     KeyPage,
+    KeyStatus,
     KeyView,
     NewKey,
     NewTeam,

@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy import func, select
 
 from router_service.access.accounts import Accounts
-from router_service.access.key import BudgetPeriod
-from router_service.access.specs import BudgetSpec, NewKey
+from router_service.access.key import Budget, BudgetPeriod
+from router_service.access.specs import NewKey
 from router_service.core.keys import new_key
 from router_service.core.money import NANO, to_nusd
 from router_service.database.engine import Database
@@ -170,7 +170,7 @@ def check(found: Replicas) -> None:
 
     limit_usd = mean_usd * REQUESTS / 2
     # The key has its budget from the start: `wait_until_valid` waits for the key, not for a change.
-    budget = BudgetSpec(usd=limit_usd, period=BudgetPeriod.MONTH)
+    budget = Budget(usd=limit_usd, period=BudgetPeriod.MONTH)
     secret = found.accounts.create_key(NewKey(name=LOAD, budget=budget)).secret
     wait_until_valid(found, secret)
     answered, refused = asyncio.run(send_all(urls, secret, bodies(REQUESTS)))

@@ -99,6 +99,13 @@ export interface ArtifactCard {
 /** Why a model serves an arm. */
 export type Basis = "id" | "name" | "unproven" | "stated" | "stand_in" | "estimated";
 
+/** The most that may be spent in a period. */
+export interface Budget {
+  usd: number;
+  /** Days begin at 0:00 UTC, and weeks on Monday; `total` never starts again. */
+  period: BudgetPeriod;
+}
+
 /**
  * How a budget that runs out has changed a request's policy.
  *
@@ -118,13 +125,6 @@ export interface BudgetChange {
 
 /** Time after which a budget starts again. Days begin at 0:00 UTC, and weeks on Monday. */
 export type BudgetPeriod = "day" | "week" | "month" | "total";
-
-/** The most that may be spent in a period. */
-export interface BudgetSpec {
-  usd: number;
-  /** Days begin at 0:00 UTC, and weeks on Monday; `total` never starts again. */
-  period: BudgetPeriod;
-}
 
 /** A budget, and what is left of it. */
 export interface BudgetView {
@@ -362,7 +362,7 @@ export interface KeyView {
   /** Tokens of requests and answers together. */
   tokens_per_minute: number | null;
   parallel_requests: number | null;
-  budget: BudgetSpec | null;
+  budget: Budget | null;
   metadata: Record<string, string>;
   name: string;
   /** The last characters of the secret, by which people recognize it. */
@@ -662,7 +662,7 @@ export interface TeamView {
   /** Tokens of requests and answers together. */
   tokens_per_minute: number | null;
   parallel_requests: number | null;
-  budget: BudgetSpec | null;
+  budget: Budget | null;
   metadata: Record<string, string>;
   name: string;
   created: string;

@@ -10,10 +10,10 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from sqlalchemy import insert, select
 
-from router_service.access.accounts import Accounts, KeyStatus
+from router_service.access.accounts import Accounts
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Permission
 from router_service.access.keyring import KeyRing, StoredKeys
-from router_service.access.specs import BudgetSpec, KeyChange, NewKey, NewTeam
+from router_service.access.specs import KeyChange, KeyStatus, NewKey, NewTeam
 from router_service.core.errors import (
     InvalidRequestError,
     SwitchcraftError,
@@ -96,14 +96,14 @@ def test_created_key_is_valid_everywhere_with_its_limits(
     accounts: Accounts, reader: Reader
 ) -> None:
     """A key has the limits, team, models and policies that it was created with."""
-    accounts.create_team(NewTeam(name="search", budget=BudgetSpec(usd=5), tokens_per_minute=9))
+    accounts.create_team(NewTeam(name="search", budget=Budget(usd=5), tokens_per_minute=9))
     spec = NewKey(
         name="agent",
         team="search",
         owner="ana@example.com",
         requests_per_minute=60,
         parallel_requests=2,
-        budget=BudgetSpec(usd=0.1, period=BudgetPeriod.DAY),
+        budget=Budget(usd=0.1, period=BudgetPeriod.DAY),
         models=("small", "large"),
         policies=("economy", "verified"),
         expires=NOW + timedelta(days=1),
@@ -166,7 +166,7 @@ def test_change_has_only_the_fields_that_are_set(accounts: Accounts, reader: Rea
     """A field that is absent stays, and null removes it."""
     accounts.create_team(NewTeam(name="t"))
     created = accounts.create_key(
-        NewKey(name="a", team="t", owner="ana", tokens_per_minute=5, budget=BudgetSpec(usd=1))
+        NewKey(name="a", team="t", owner="ana", tokens_per_minute=5, budget=Budget(usd=1))
     )
     before = created.key
     after = accounts.change_key("a", KeyChange(tokens_per_minute=None, models=("small",)))
@@ -271,8 +271,8 @@ def test_view_has_what_was_spent_and_when_the_budget_ends(
 ) -> None:
     """The forecast goes on at the pace of the period; a budget that lasts has none."""
     month = NOW.replace(day=1, hour=0)
-    accounts.create_team(NewTeam(name="t", budget=BudgetSpec(usd=100)))
-    accounts.create_key(NewKey(name="a", team="t", budget=BudgetSpec(usd=15)))
+    accounts.create_team(NewTeam(name="t", budget=Budget(usd=100)))
+    accounts.create_key(NewKey(name="a", team="t", budget=Budget(usd=15)))
     spend(database, "key:a", USAGE_MONTH, month, 10.5)
     spend(database, "key:a", "month", month, 10)
     spend(database, "key:a", "month", month - timedelta(days=31), 1000)
@@ -290,11 +290,11 @@ def test_view_has_what_was_spent_and_when_the_budget_ends(
     assert (key.team_budget_state.spent_usd, key.team_budget_state.ends_by) == (40, None)
     team = accounts.get_team("t")
     assert (team.budget_state, team.spent_month_usd) == (key.team_budget_state, 40)
-    accounts.change_key("a", KeyChange(budget=BudgetSpec(usd=9)))
+    accounts.change_key("a", KeyChange(budget=Budget(usd=9)))
     spent = accounts.get_key("a").budget_state
     assert spent is not None
     assert spent.ends_by == NOW
-    unused = accounts.change_key("a", KeyChange(budget=BudgetSpec(usd=0, period=BudgetPeriod.WEEK)))
+    unused = accounts.change_key("a", KeyChange(budget=Budget(usd=0, period=BudgetPeriod.WEEK)))
     assert unused.budget_state is not None
     assert (unused.budget_state.spent_usd, unused.budget_state.ends_by) == (0, NOW)
 
