@@ -34,9 +34,8 @@ from router_service.database.engine import Database
 from router_service.database.schema import keys, latencies, teams, usage
 from router_service.database.usage_sums import USAGE_SUMS
 from router_service.settings import DatabaseSettings, UsageSettings
-from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageHistory
+from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageFilter, UsageHistory
 from router_service.telemetry.usage_reports import (
-    UsageFilter,
     UsageGroup,
     UsageQuery,
     UsageRow,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
@@ -14,8 +14,11 @@ from router_service.http.schemas import DECISIONS, ERRORS
 from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.request_lists import RequestList, RequestQuery, read_page
+from router_service.telemetry.usage import UsageFilter
 
 routes = APIRouter(responses=ERRORS)
+
+F = TypeVar("F", bound=UsageFilter)
 
 
 @routes.get(
@@ -41,8 +44,8 @@ def visible_key(request: Request) -> str | None:
     return None if key.is_admin else key.name
 
 
-def visible_part(request: Request, asked: RequestQuery) -> RequestQuery:
-    """Return the query for what the caller may see; a client's key selects its own requests."""
+def visible_part(request: Request, asked: F) -> F:
+    """Return the filter for what the caller may see; a client's key selects its own requests."""
     own_key = visible_key(request)
     return asked if own_key is None else asked.model_copy(update={"key": own_key, "team": None})
 

@@ -7,18 +7,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import ColumnElement, Connection, Row, func, select, tuple_
 
 from router_service.core.errors import InvalidRequestError
 from router_service.core.money import NANO
 from router_service.core.record import RequestOutcome
 from router_service.database.engine import Database
-from router_service.database.schema import MAX_NAME, recent_requests
+from router_service.database.schema import recent_requests
 from router_service.telemetry.metrics import NO_MODEL
 from router_service.telemetry.recent_requests import MICRO
 from router_service.telemetry.sinks import clean
-from router_service.telemetry.usage import NO_POLICY
+from router_service.telemetry.usage import NO_POLICY, Name, UsageFilter
 
 MAX_LISTED = 1_000
 """Largest number of requests in one answer."""
@@ -88,23 +88,12 @@ class ListedRequest(BaseModel):
         return cls.model_validate({**row._mapping, **times})
 
 
-Name: TypeAlias = Annotated[str | None, Field(max_length=MAX_NAME)]
 Position: TypeAlias = Annotated[str | None, Field(max_length=MAX_POSITION)]
 
 
-class RequestFilter(BaseModel):
+class RequestFilter(UsageFilter):
     """Which requests are listed; None selects all."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-    key: Name = None
-    """Only requests with this key; empty for those without a key."""
-    team: Name = None
-    """Only requests of this team, to which the key belonged at that time."""
-    model: Name = None
-    """Only requests that this model answered, or `none` for refused ones."""
-    policy: Name = None
-    """Only requests with this policy, or `none` for those that were not routed."""
     reason: Name = None
     """Only requests that were answered for this reason, such as `drift` or `fallback`."""
     outcome: RequestOutcome | None = None

@@ -15,8 +15,9 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection, delete, func, select
 
 from router_service.access.key import BudgetPeriod
@@ -25,6 +26,7 @@ from router_service.core.money import NANO, to_nusd
 from router_service.core.record import Record, RecordKind
 from router_service.database.engine import Database
 from router_service.database.schema import (
+    MAX_NAME,
     USAGE_DAY,
     USAGE_MONTH,
     latencies,
@@ -53,12 +55,12 @@ SPENDING_KEPT_S = {USAGE_DAY: 3 * DAY_S, USAGE_MONTH: 95 * DAY_S}
 ALL = ""
 """The scope of all requests."""
 
+NO_POLICY = "none"
+"""Policy of requests that were not routed."""
+
 MAX_POLICIES = 32
 """Number of different policies that are recorded with their number, such as `drift=0.05`. Clients
 choose the number freely, so further ones are recorded by their rule, such as `drift`."""
-
-NO_POLICY = "none"
-"""Policy of requests that were not routed."""
 
 BATCH_ROWS = 200
 """Largest number of sums that one transaction writes, each to at most nine rows of `usage`."""
@@ -84,6 +86,34 @@ class UsageEntry(NamedTuple):
         policy = record.policy_label or NO_POLICY
         minute = int(record.created) // MINUTE_S * MINUTE_S
         return cls(minute, record.key, record.team, record.model or NO_MODEL, policy)
+
+
+Name: TypeAlias = Annotated[str | None, Field(max_length=MAX_NAME)]
+
+
+class UsageFilter(BaseModel):
+    """Which requests are added up or listed; None selects all.
+
+    With a key and a team, the team's sums count for the list of teams, and the key's for the rest.
+    """
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    key: Name = None
+    """Only requests with this key; empty for those without a key."""
+    team: Name = None
+    """Only requests of this team, to which the key belonged at that time."""
+    model: Name = None
+    """Only requests that this model answered, or `none` for refused ones."""
+    policy: Name = None
+    """Only requests with this policy, or `none` for those that were not routed."""
+
+    @property
+    def scope(self) -> str:
+        """The scope of the rows that have the sums."""
+        if self.key is not None:
+            return f"key:{clean(self.key)}"
+        return ALL if self.team is None else f"team:{clean(self.team)}"
 
 
 LaterSum = Literal[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -29,7 +29,7 @@ from router_service.database.engine import Database
 from router_service.database.schema import keys, latencies, spending, usage
 from router_service.database.usage_sums import USAGE_SUMS, UsageSums
 from router_service.telemetry.sinks import clean
-from router_service.telemetry.usage import ALL, DAY_S, SPENDING_PERIODS
+from router_service.telemetry.usage import ALL, DAY_S, SPENDING_PERIODS, UsageFilter
 from router_service.telemetry.usage_figures import UsageFigures
 
 MAX_BIGGEST = 50
@@ -49,26 +49,6 @@ _CSV_NAMES = {
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What a cell begins with that spreadsheets run as a formula (OWASP, "CSV Injection")."""
-
-
-@dataclass(frozen=True, slots=True)
-class UsageFilter:
-    """Which requests are added up; None selects all.
-
-    With a key and a team, the team's sums count for the list of teams, and the key's for the rest.
-    """
-
-    model: str | None = None
-    policy: str | None = None
-    key: str | None = None
-    team: str | None = None
-
-    @property
-    def scope(self) -> str:
-        """The scope of the rows that have the sums."""
-        if self.key is not None:
-            return f"key:{clean(self.key)}"
-        return ALL if self.team is None else f"team:{clean(self.team)}"
 
 
 GroupBy = Literal["start_s", "model", "policy", "scope"]
@@ -98,7 +78,7 @@ def read_models_and_policies(
     The filter's model selects policies only, and its policy selects models only. Both are read at
     once, because a histogram of latencies takes longest.
     """
-    every = replace(wanted, model=None, policy=None)
+    every = wanted.model_copy(update={"model": None, "policy": None})
     read = _read_groups(connection, step_s, since_s, ["model", "policy"], every)
     model_wanted, policy_wanted = (
         None if name is None else clean(name) for name in (wanted.model, wanted.policy)

@@ -35,7 +35,6 @@ from router_service.settings import ServerSettings
 from router_service.telemetry.metrics import NO_MODEL
 from router_service.telemetry.request_lists import (
     ListedRequest,
-    RequestFilter,
     RequestList,
     RequestNames,
     RequestQuery,
@@ -43,8 +42,8 @@ from router_service.telemetry.request_lists import (
     read_names,
     read_page,
 )
-from router_service.telemetry.usage import HOUR_S
-from router_service.telemetry.usage_reports import UsageFilter, read_sums
+from router_service.telemetry.usage import HOUR_S, UsageFilter
+from router_service.telemetry.usage_reports import read_sums
 from router_service.ui.traffic import Period, Unavailable, why_unavailable
 
 MAX_ID = 100
@@ -174,13 +173,12 @@ def why_missing(listed: ListedRequest, server: ServerSettings, *, is_reachable: 
     )
 
 
-def read_figures(database: Database, wanted: RequestFilter, now_s: float) -> LiveFigures:
+def read_figures(database: Database, wanted: UsageFilter, now_s: float) -> LiveFigures:
     """Return the sums of the overview's last hour; raises DatabaseError."""
     period = Period.HOUR
     start_s = int(now_s) // period.step_s * period.step_s - (period.bins - 1) * period.step_s
-    usage_filter = UsageFilter(wanted.model, wanted.policy, wanted.key, wanted.team)
     with database.read() as connection:
-        models = read_sums(connection, period.step_s, start_s, "model", usage_filter)
+        models = read_sums(connection, period.step_s, start_s, "model", wanted)
     total = UsageSums()
     for sums in models.values():
         total.add(sums)

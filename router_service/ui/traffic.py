@@ -27,25 +27,21 @@ from router_service.core.reasons import Reason
 from router_service.database.engine import Database
 from router_service.database.usage_sums import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
-from router_service.http.request_lists import readable_usage, visible_key
+from router_service.http.request_lists import readable_usage, visible_key, visible_part
 from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
 from router_service.policies.names import published_names
 from router_service.policies.verified import VERIFIED, is_verified
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.request_lists import RequestFilter, read_reasons
-from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S
+from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageFilter
 from router_service.telemetry.usage_figures import UsageFigures, UsageSummary, explain_dearest
 from router_service.telemetry.usage_reports import (
-    UsageFilter,
     read_biggest,
     read_models_and_policies,
     read_sums,
 )
 
 routes = APIRouter(prefix=CLIENTS_UI_PREFIX.rstrip("/"), include_in_schema=False)
-
-MAX_NAME = 200
-"""Longest name that a filter may have, in characters."""
 
 MAX_LATENCY_ROWS = 14
 """Largest number of rows of the map of latencies."""
@@ -208,35 +204,31 @@ async def account(request: Request) -> KeyView | None:
         return None
 
 
-Filter = Annotated[str | None, Query(max_length=MAX_NAME)]
+class OverviewQuery(UsageFilter):
+    """Which requests an overview has."""
+
+    period: Period = Period.HOUR
 
 
 @routes.get("/overview", response_model=Overview | Unavailable)
 async def overview(
-    request: Request,
-    period: Period = Period.HOUR,
-    model: Filter = None,
-    policy: Filter = None,
-    key: Filter = None,
-    team: Filter = None,
+    request: Request, asked: Annotated[OverviewQuery, Query()]
 ) -> Response | Unavailable:
     """Return the traffic of a period until now, of all workers and replicas.
 
     A client's key sees only its own traffic. With the filter `team`, the list of keys has those
     that are in the team now.
     """
-    own_key = visible_key(request)
+    sees_all, wanted = visible_key(request) is None, visible_part(request, asked)
     gateway = gateway_of(request)
-    is_day = period is Period.DAY and (model, policy) == (None, None)
+    is_day = asked.period is Period.DAY and (asked.model, asked.policy) == (None, None)
     dearest = _dearest(gateway) if is_day and gateway.recent_requests.limit else None
     baseline = gateway.engine.pool.baseline
     baseline_model = None if baseline is None else baseline.name
-    wanted = UsageFilter(model, policy, own_key or key, None if own_key else team)
 
     def read(database: Database) -> bytes:
-        sees_all = own_key is None
         found = read_overview(
-            database, period, time.time(), wanted, baseline_model, sees_all=sees_all
+            database, asked.period, time.time(), wanted, baseline_model, sees_all=sees_all
         )
         if dearest is not None:
             listed = RequestFilter(key=wanted.key, team=wanted.team)

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from router_service.database.engine import Database
-from router_service.telemetry.usage import DAY_S
-from router_service.telemetry.usage_reports import UsageFilter, read_sums
+from router_service.telemetry.usage import DAY_S, UsageFilter
+from router_service.telemetry.usage_reports import read_sums
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import (
     START_TIMEOUT_S,
