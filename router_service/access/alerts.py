@@ -126,11 +126,7 @@ class BudgetAlerts:
             with database.write() as connection:
                 now_s = database.now_s(connection)
                 is_sent = settings.webhook_url is None
-                new = [
-                    each
-                    for each in reached
-                    if _insert(connection, each, now_s, is_sent, database.is_postgresql)
-                ]
+                new = [each for each in reached if _insert(connection, each, now_s, is_sent)]
             self._known.update(reached)
             for each in new:
                 self._on_outcome("reached")
@@ -285,11 +281,9 @@ def sign_webhook(secret: str, message_id: str, time_s: int, body: bytes) -> dict
     }
 
 
-def _insert(
-    connection: Connection, each: AlertId, now_s: float, is_sent: bool, is_postgresql: bool
-) -> bool:
+def _insert(connection: Connection, each: AlertId, now_s: float, is_sent: bool) -> bool:
     """Insert an alert, and return whether no gateway has inserted it before."""
-    statement = insert_into(alerts, is_postgresql=is_postgresql).values(
+    statement = insert_into(connection, alerts).values(
         **each._asdict(), attempts=0, next_attempt_s=now_s, sent_s=now_s if is_sent else None
     )
     inserted = statement.on_conflict_do_nothing().returning(alerts.c.subject)

@@ -333,10 +333,10 @@ class Budgets:
         free, waiting = account.free, account.waiting
         if not request.bound:  # costs nothing, or nothing that is known
             return 0 if account.is_known else None
-        if free >= request.bound:
+        is_overtaking = bool(waiting) and waiting[0] < request and not is_late
+        if free >= request.bound and not (is_overtaking and free >= waiting[0].bound):
             return request.bound
         may_lease = not (account.state.is_exhausted or is_blind)
-        is_overtaking = bool(waiting) and waiting[0] < request and not is_late
         if account.uncovered is not None or may_lease or is_overtaking:
             return None
         is_fresh = account.state.idle == 0 and account.read_s >= request.started_s

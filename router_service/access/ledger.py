@@ -208,7 +208,7 @@ class _Changes:
             change = change.values(spent_nusd=total, wanted_until_s=bindparam("until_s"))
             connection.execute(change, self.budgets)
         if self.leases:
-            insert = insert_into(leases, is_postgresql=connection.dialect.name == "postgresql")
+            insert = insert_into(connection, leases)
             key = [column.name for column in leases.primary_key]
             values = {column.name: column for column in insert.excluded if column.name not in key}
             connection.execute(
@@ -221,7 +221,7 @@ class _Changes:
 
 def _create(connection: Connection, orders: Sequence[Order]) -> None:
     if orders:
-        insert = insert_into(spending, is_postgresql=connection.dialect.name == "postgresql")
+        insert = insert_into(connection, spending)
         rows = [{**order.id._asdict(), "spent_nusd": 0, "wanted_until_s": 0.0} for order in orders]
         connection.execute(insert.on_conflict_do_nothing(), rows)
 

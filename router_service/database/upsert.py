@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy import ColumnElement, Connection, Table
     from sqlalchemy.dialects import postgresql, sqlite
 
 
-def insert_into(table: Table, *, is_postgresql: bool) -> postgresql.Insert | sqlite.Insert:
+def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """Return an insert statement that can say what to do if a row exists already."""
     # Imported here, so that only the dialect in use is loaded.
-    if is_postgresql:
+    if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
     else:
         from sqlalchemy.dialects.sqlite import insert  # noqa: PLC0415
@@ -21,13 +21,13 @@ def insert_into(table: Table, *, is_postgresql: bool) -> postgresql.Insert | sql
 
 
 def add_to_sums(
-    table: Table, sums: Sequence[str], *, is_postgresql: bool
+    connection: Connection, table: Table, sums: Sequence[str]
 ) -> postgresql.Insert | sqlite.Insert:
     """Return a statement that inserts a row, or adds these columns of it to those of the old row.
 
     Its parameters are the columns of a row; a row is found by its primary key.
     """
-    statement = insert_into(table, is_postgresql=is_postgresql)
+    statement = insert_into(connection, table)
     added = {name: table.c[name] + statement.excluded[name] for name in sums}
     return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
 

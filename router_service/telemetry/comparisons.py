@@ -84,8 +84,7 @@ class Comparisons:
         oldest_s = self._clock() - KEPT_S
         if batch:
             with database.write() as connection:
-                is_postgresql = connection.dialect.name == "postgresql"
-                statement = insert_into(comparisons, is_postgresql=is_postgresql)
+                statement = insert_into(connection, comparisons)
                 rows = [each._asdict() for each in batch]
                 connection.execute(statement.on_conflict_do_nothing(), rows)
                 connection.execute(delete(comparisons).where(comparisons.c.ended_s < oldest_s))

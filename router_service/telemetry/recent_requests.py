@@ -189,10 +189,9 @@ def _insert_new(connection: Connection) -> str:
     Executed by SQLAlchemy itself, it would take 14 µs more for each row, and not 11 µs in all.
     """
     dialect = connection.dialect
-    is_postgresql = dialect.name == "postgresql"
-    if is_postgresql:
+    if dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql.base import PGDialect  # noqa: PLC0415
 
         dialect = PGDialect(paramstyle="format")
-    statement = insert_into(recent_requests, is_postgresql=is_postgresql)
-    return str(statement.on_conflict_do_nothing().compile(dialect=dialect))
+    statement = insert_into(connection, recent_requests).on_conflict_do_nothing()
+    return str(statement.compile(dialect=dialect))

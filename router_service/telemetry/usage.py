@@ -202,7 +202,7 @@ class UsageHistory(DatabaseSink):
             with database.write() as connection:
                 if not (self._may_be_written and self._was_written(connection)):
                     self._may_be_written = True
-                    self._write_batch(connection, is_postgresql=database.is_postgresql)
+                    self._write_batch(connection)
             self._batch, self._may_be_written = [], False
             yield
         if self._is_closing:
@@ -230,7 +230,7 @@ class UsageHistory(DatabaseSink):
         query = select(state.c.value).where(state.c.name == self._writer)
         return connection.execute(query).scalar_one_or_none() == self._batch_id
 
-    def _write_batch(self, connection: Connection, *, is_postgresql: bool) -> None:
+    def _write_batch(self, connection: Connection) -> None:
         groups: defaultdict[Group, UsageSums] = defaultdict(UsageSums)
         spent: Counter[tuple[str, str, int]] = Counter()
         for entry, sums in self._batch:
@@ -264,7 +264,7 @@ class UsageHistory(DatabaseSink):
             (spending, ("spent_nusd",), paid),
         ):
             if rows:
-                connection.execute(add_to_sums(table, added, is_postgresql=is_postgresql), rows)
+                connection.execute(add_to_sums(connection, table, added), rows)
         connection.execute(delete(state).where(state.c.name == self._writer))
         connection.execute(state.insert().values(name=self._writer, value=self._batch_id))
 
