@@ -27,7 +27,14 @@ from router_service.artifact import (
     save_manifest,
 )
 from router_service.core.errors import ArtifactError, ConfigError
-from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
+from router_service.measurement.held_out import (
+    HELD_OUT,
+    HeldOut,
+    both_points,
+    describe_pool,
+    read_judgements,
+)
+from router_service.measurement.simulation import JudgedAnswers
 from router_service.policies.costs import ArmProfile, Price
 from router_service.predictor.model import Calibration, logit, sigmoid
 from router_service.predictor.packing import Packer
@@ -38,6 +45,11 @@ from switchcraft_training.models.export import Line, export_onnx, record_canarie
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import Demand, fit_demand_branch, predict
 from switchcraft_training.onboarding.graphs import append_arm, select_arms
+from switchcraft_training.onboarding.judgements import (
+    draw_labels,
+    join_judgements,
+    rank_stand_ins,
+)
 from switchcraft_training.onboarding.positions import AnsweredQueries, ask_recorded
 from switchcraft_training.onboarding.predictor import (
     extend_calibration,
@@ -138,8 +150,8 @@ def estimate_held_out(
     """Return the held-out predictions of an arm that joins, as one column.
 
     Its predictor is fitted again without each of the folds of `held_out`. Most queries have no
-    recorded answer, so `correct` are the learned labels, and the usage is the profile's, in the
-    proportions of the pool's usage. Single precision keeps the file small.
+    recorded answer, so `correct` is drawn from the learned labels, and the usage is the profile's,
+    in the proportions of the pool's usage. Single precision keeps the file small.
     """
     profile = learned.profile
     table = replace(recorded.labelled(joining.arm, learned.targets), folds=held_out.folds)
@@ -157,7 +169,7 @@ def estimate_held_out(
     means = (profile.input_tokens, profile.output_tokens, profile.seconds)
     return HeldOut(
         probabilities=sigmoid(slope * logits + shift)[:, None].astype(np.float32),  # pyrefly: ignore[bad-argument-type]  # as above
-        correct=learned.targets[:, None].astype(np.float32),  # pyrefly: ignore[bad-argument-type]  # as above
+        correct=draw_labels(learned.targets, recorded.config.seed)[:, None],
         input_tokens=spread(profile.input_tokens, used.input_tokens),
         output_tokens=spread(profile.output_tokens, used.output_tokens),
         seconds=spread(profile.seconds, used.seconds),
@@ -190,17 +202,24 @@ def onboard(
     demand = fit_demand_branch(config, packed.table) if config.packing.features else None
     learned = {arm: learn_arm(packed, demand, new, arm, pool) for arm, new in joining.items()}
     held_out = measured = packed.read_held_out(artifact)
+    judged: JudgedAnswers | None = None
     if held_out is not None and measured is not None:
+        own = np.array([manifest.arms.index(each) for each in packed.own])
+        judged = read_judgements(artifact.directory / HELD_OUT)
         for arm, each in learned.items():
             estimated = estimate_held_out(packed, demand, each, arm, pool, measured)
             held_out = held_out.join_arms(estimated)
+            if judged is not None:
+                ranked = rank_stand_ins(estimated.correct[:, 0], measured.correct[:, own])
+                probabilities, accuracy = estimated.probabilities[:, 0], each.facts.accuracy.value
+                judged = join_judgements(judged, own[ranked], probabilities, accuracy)
     with changed_copy(artifact, out) as copy:
         changed = manifest
         for arm, each in learned.items():
             changed = _append_arm(copy, changed, arm, each)
         (copy / HELD_OUT).unlink(missing_ok=True)
         if held_out is not None:
-            held_out.write(copy)
+            held_out.write(copy, judged)
         for arm in joining:
             if arm.replaces is not None:
                 others = [other for other in changed.arms if other not in {arm.replaces, arm.arm}]
@@ -347,7 +366,10 @@ def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
     if (copy / HELD_OUT).exists():
         manifest = manifest.model_copy(update={"files": file_hashes(copy)})
         predicted = replace(artifact, directory=copy, manifest=manifest)
-        manifest = describe_pool(predicted, manifest.arms, {}).manifest
+        described = describe_pool(predicted, manifest.arms, {})
+        by_price, floored = both_points(described)
+        frontiers = {"verified_frontier": by_price, "named_frontier": floored}
+        manifest = described.manifest.model_copy(update=frontiers)
     # Validated, because `model_copy` does not check the parts against each other.
     changed = Manifest.model_validate(
         {**manifest.model_dump(mode="json"), "files": file_hashes(copy)}
