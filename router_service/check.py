@@ -43,6 +43,7 @@ from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.store.opening import log_warnings, open_store
+from router_service.upgrading import describe_changes
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 
@@ -79,10 +80,11 @@ class Finding:
         object.__setattr__(self, "detail", without_keys(self.detail))
 
 
-def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
+def check(config: Path | None, *, asks: bool = False, changes: bool = False) -> Iterator[Finding]:
     """Yield the findings of every check, as they are made.
 
-    `asks` sends one short request to each deployment, which costs money.
+    `asks` sends one short request to each deployment, which costs money. `changes` adds what
+    behaves differently from the previous version.
     """
     try:
         settings = read_settings(config)
@@ -94,6 +96,9 @@ def check(config: Path | None, *, asks: bool = False) -> Iterator[Finding]:
     for setting in settings.unsupported:
         detail = str(ConfigError(settings.source, problems=[setting]))
         yield Finding("configuration", Status.NOTE, detail)
+    if changes:
+        for change in describe_changes(settings):
+            yield Finding("changes", Status.NOTE, change)
     with _warnings() as warnings:
         is_stored = has_stored_keys(settings)
         yield from _checked(

@@ -91,7 +91,9 @@ def serve(
 
 
 @app.command
-def check(config: Path | None = None, *, ask: bool = False, json: bool = False) -> int:
+def check(
+    config: Path | None = None, *, ask: bool = False, changes: bool = False, json: bool = False
+) -> int:
     """Check a configuration without serving.
 
     Checks the file, variables, the artifact, arms, prices, keys, Redis, the port and the folders.
@@ -102,13 +104,15 @@ def check(config: Path | None = None, *, ask: bool = False, json: bool = False) 
     Args:
         config: YAML configuration (default: `SWITCHCRAFT_CONFIG`)
         ask: also send one short request to each deployment, which providers charge for
+        changes: also list what behaves differently from the previous version, and which setting
+            keeps the old behaviour
         json: print the findings as JSON
     """
     from router_service.check import Status
     from router_service.check import check as check_configuration
 
     findings = []
-    for finding in check_configuration(config, asks=ask):
+    for finding in check_configuration(config, asks=ask, changes=changes):
         findings.append(finding)
         if not json:
             print(f"{finding.status:<6}  {finding.subject}: {finding.detail}", flush=True)

@@ -247,6 +247,8 @@ class DecisionRecord(StoredRecord):
     familiarity: float | None = None
     """How much the request resembles the training data, from 0 to 1; None if the artifact cannot
     tell, or if the router was not used."""
+    is_unfamiliar: bool = False
+    """Whether the request is unlike the training data, so that its probabilities are uncertain."""
     candidates: tuple[CandidateRecord, ...] | None = None
     """All candidate answers, in the order in which they were asked; None if the policy is not
     `verified`. `actual_cost_usd` is the cost of all of them."""

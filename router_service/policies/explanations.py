@@ -64,6 +64,8 @@ _ROUTED: Mapping[str, str] = {
 }
 """Why the router chose an arm, whatever the policy, by the reason. Policies explain the rest."""
 
+_UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
+
 
 def arm_label(arm: str, model: str) -> str:
     """Return what people read for an arm: its model's name, and the arm's if it differs."""
@@ -111,9 +113,17 @@ def explanation_of(
         sentence = found.sentence
     else:
         sentence = f"{model}: {WITHOUT_CHOICE.get(reason, reason)}."
+    if record.is_unfamiliar:
+        sentence = note_unfamiliar(sentence, reason)
     if record.budget is not None:
         sentence = f"{sentence} {explain_budget(record.budget)}"
     return sentence
+
+
+def note_unfamiliar(sentence: str, reason: str) -> str:
+    """Add that the request is unlike the training data, if the sentence has an estimate."""
+    has_estimate = reason not in {Reason.UNFAMILIAR, Reason.FALLBACK}
+    return f"{sentence} {_UNFAMILIAR_NOTE}" if has_estimate else sentence
 
 
 def explain_fallback(model: str, choice: str) -> str:

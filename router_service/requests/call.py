@@ -24,6 +24,7 @@ from router_service.policies.explanations import (
     arm_label,
     explain_choice,
     explain_fallback,
+    note_unfamiliar,
 )
 from router_service.policies.verified import explain_candidate, explain_stop
 from router_service.requests.candidates import Attempt, Candidate, answer_cost_usd
@@ -35,7 +36,6 @@ from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.translation import RunInThread, Translation
 from router_service.verifier.steps import NO_LIMITS, UnverifiedReason, VerificationLimits
 
-UNFAMILIAR_NOTE = "The request is unlike the training data, so the estimate is uncertain."
 UNMEASURED_NOTE = "The router has not measured this model and estimates its accuracy by its price."
 
 
@@ -353,5 +353,4 @@ class Call:
             ).sentence
         if accepted.arm in self.plan.planner.router.unmeasured:
             sentence = f"{sentence} {UNMEASURED_NOTE}"
-        is_uncertain = self.plan.is_unfamiliar and reason != Reason.UNFAMILIAR
-        return f"{sentence} {UNFAMILIAR_NOTE}" if is_uncertain else sentence
+        return note_unfamiliar(sentence, reason) if self.plan.is_unfamiliar else sentence

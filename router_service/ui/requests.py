@@ -176,7 +176,7 @@ def why_missing(listed: ListedRequest, server: ServerSettings, *, is_reachable: 
 def read_figures(database: Database, wanted: UsageFilter, now_s: float) -> LiveFigures:
     """Return the sums of the overview's last hour; raises DatabaseError."""
     period = Period.HOUR
-    start_s = int(now_s) // period.step_s * period.step_s - (period.bins - 1) * period.step_s
+    start_s = period.starts(now_s)[0]
     with database.read() as connection:
         models = read_sums(connection, period.step_s, start_s, "model", wanted)
     total = UsageSums()

@@ -43,6 +43,9 @@ from router_service.telemetry.usage_reports import (
 
 routes = APIRouter(prefix=CLIENTS_UI_PREFIX.rstrip("/"), include_in_schema=False)
 
+MIN_POINTS = 12
+"""Smallest number of points of a chart, so that a single one does not look like a plateau."""
+
 MAX_LATENCY_ROWS = 14
 """Largest number of rows of the map of latencies."""
 
@@ -79,10 +82,11 @@ class Period(StrEnum):
         """Length of one bin."""
         return {Period.HOUR: MINUTE_S, Period.DAY: HOUR_S, Period.MONTH: DAY_S}[self]
 
-    @property
-    def bins(self) -> int:
-        """Number of bins; the last one contains the present moment. Days begin at 0:00 UTC."""
-        return {Period.HOUR: 60, Period.DAY: 24, Period.MONTH: 30}[self]
+    def starts(self, now_s: float) -> range:
+        """Return when the bins start; the last one contains now. Days begin at 0:00 UTC."""
+        bins = {Period.HOUR: 60, Period.DAY: 24, Period.MONTH: 30}[self]
+        last = int(now_s) // self.step_s * self.step_s
+        return range(last - (bins - 1) * self.step_s, last + 1, self.step_s)
 
 
 class Traffic(UsageFigures):
@@ -150,9 +154,11 @@ class Overview(BaseModel):
     """Traffic over time, in total and by model, policy, key and team."""
 
     summary: UsageSummary
+    period: Period
     step_s: int
     points: tuple[TrafficPoint, ...]
-    """One for each bin, also without requests."""
+    """One for each bin since the first request of the period, also without requests. There are at
+    least `MIN_POINTS`."""
     latencies: LatencyMap
     total: Traffic
     models: tuple[NamedTraffic, ...]
@@ -207,7 +213,7 @@ async def account(request: Request) -> KeyView | None:
 class OverviewQuery(UsageFilter):
     """Which requests an overview has."""
 
-    period: Period = Period.HOUR
+    period: Period | None = None
 
 
 @routes.get("/overview", response_model=Overview | Unavailable)
@@ -216,13 +222,13 @@ async def overview(
 ) -> Response | Unavailable:
     """Return the traffic of a period until now, of all workers and replicas.
 
-    A client's key sees only its own traffic. With the filter `team`, the list of keys has those
-    that are in the team now.
+    By default, it is the shortest period that has requests. A client's key sees only its own
+    traffic. With the filter `team`, the list of keys has those that are in the team now.
     """
     sees_all, wanted = visible_key(request) is None, visible_part(request, asked)
     gateway = gateway_of(request)
-    is_day = asked.period is Period.DAY and (asked.model, asked.policy) == (None, None)
-    dearest = _dearest(gateway) if is_day and gateway.recent_requests.limit else None
+    has_reasons = (asked.model, asked.policy) == (None, None) and gateway.recent_requests.limit
+    dearest = _dearest(gateway) if has_reasons else None
     baseline = gateway.engine.pool.baseline
     baseline_model = None if baseline is None else baseline.name
 
@@ -230,7 +236,7 @@ async def overview(
         found = read_overview(
             database, asked.period, time.time(), wanted, baseline_model, sees_all=sees_all
         )
-        if dearest is not None:
+        if dearest is not None and found.period is Period.DAY:
             listed = RequestFilter(key=wanted.key, team=wanted.team)
             with database.read() as connection:
                 reasons = read_reasons(connection, listed, time.time() - DAY_S)
@@ -273,22 +279,23 @@ def why_unavailable(
 
 def read_overview(
     database: Database,
-    period: Period,
+    asked: Period | None,
     now_s: float,
     wanted: UsageFilter,
     baseline_model: str | None,
     *,
     sees_all: bool = True,
 ) -> Overview:
-    """Read the overview; blocks, and raises DatabaseError.
+    """Read the overview, of the shortest period that has requests if `asked` is None.
 
-    Unless `sees_all`, other keys and teams are not listed.
+    Blocks, and raises DatabaseError. Unless `sees_all`, other keys and teams are not listed.
     """
-    step_s = period.step_s
-    last = int(now_s) // step_s * step_s
-    starts = range(last - (period.bins - 1) * step_s, last + 1, step_s)
     with database.read() as connection:
-        bins = read_sums(connection, step_s, starts[0], "start_s", wanted)
+        for period in Period if asked is None else (asked,):
+            step_s, starts = period.step_s, period.starts(now_s)
+            bins = read_sums(connection, step_s, starts[0], "start_s", wanted)
+            if bins:
+                break
         models, policies = read_models_and_policies(connection, step_s, starts[0], wanted)
         keys: dict[str, UsageSums] = {}
         teams: dict[str, UsageSums] = {}
@@ -298,13 +305,16 @@ def read_overview(
     total = UsageSums()
     for sums in bins.values():
         total.add(sums)
-    every = [bins.get(start) or UsageSums() for start in starts]
+    first = min(min(bins, default=starts[0]), starts[-MIN_POINTS])
+    shown = starts[starts.index(first) :]
+    every = [bins.get(start) or UsageSums() for start in shown]
     figures = Traffic.of(total)
     return Overview(
         summary=UsageSummary.of(figures, baseline_model),
+        period=period,
         step_s=step_s,
         points=tuple(
-            TrafficPoint.of(sums, start=start) for start, sums in zip(starts, every, strict=True)
+            TrafficPoint.of(sums, start=start) for start, sums in zip(shown, every, strict=True)
         ),
         latencies=LatencyMap.of(every),
         total=figures,

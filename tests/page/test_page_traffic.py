@@ -193,3 +193,24 @@ def test_filter_chosen_while_a_dialog_closes_is_kept(tab: Page, busy: Busy, when
     expect(tab).to_have_url(re.compile("#live$"))
     expect(rows).to_have_count(3)
     expect(tab.get_by_label("Key", exact=True)).to_have_value("")
+
+
+@pytest.mark.parametrize(
+    "step", ["document.querySelector('#tab-router').click()", "location.hash = '#router'"]
+)
+def test_view_opened_while_a_dialog_closes_stays(tab: Page, step: str) -> None:
+    """The step back that removes a closed dialog from the address does not undo a tab or a link."""
+    sign_in(tab, ADMIN)
+    tab.goto("/ui#live")
+    tab.locator("#log tbody button").first.click()
+    expect(tab.get_by_role("dialog").locator(".explanation")).to_be_visible()
+    tab.evaluate(
+        f"""() => {{
+          const dialog = document.querySelector("dialog[open]");
+          dialog.addEventListener("close", () => {{ {step}; }}, {{ once: true }});
+          dialog.close();
+        }}"""
+    )
+    expect(tab.locator("#router .tiles")).to_be_visible()
+    expect(tab).to_have_url(re.compile("#router$"))
+    expect(tab.locator("#live")).to_be_hidden()

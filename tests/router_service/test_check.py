@@ -7,10 +7,12 @@ import socket
 from pathlib import Path
 
 import pytest
+import yaml
 
 from router_service.artifact import SHIPPED, read_manifest
 from router_service.check import Finding, Status, check
 from router_service.cli import main
+from router_service.upgrading import CHANGES
 from tests.postgresql import PostgreSQLServer
 from tests.sandbox import run_in_thread
 from tests.serving import scripted
@@ -136,3 +138,25 @@ def test_failed_deployment_says_what_to_do(tmp_path: Path, status: int, advice: 
         findings = found(config(tmp_path, url), asks=True)
     [detail] = [each.detail for name, each in findings.items() if name.startswith("m (")]
     assert advice in detail
+
+
+def test_changes_name_the_setting_that_keeps_the_old_behaviour(tmp_path: Path) -> None:
+    """Each changed default is listed until its setting is written; then the file is valid."""
+    path = config(tmp_path, "http://h/v1")
+    notes = [each.detail for each in check(path, changes=True) if each.subject == "changes"]
+    assert all(any(change.setting in note for note in notes) for change in CHANGES)
+    assert not any("aliases" in note for note in notes)
+    document = yaml.safe_load(path.read_text())
+    for change in CHANGES:
+        *sections, name = change.setting.split(".")
+        section = document
+        for each in sections:
+            section = section.setdefault(each, {})
+        section[name] = yaml.safe_load(change.kept_by)
+    document["router"]["aliases"] = {"gpt-*": "switchcraft"}
+    path.write_text(yaml.safe_dump(document))
+    findings = list(check(path, changes=True))
+    assert not [each for each in findings if each.status is Status.FAILED]
+    notes = [each.detail for each in findings if each.subject == "changes"]
+    assert not any(change.setting in note for change in CHANGES for note in notes)
+    assert any("claude-*: null" in note for note in notes)

@@ -305,6 +305,7 @@ export interface ExplainedDecision {
   conversation_id: string | null;
   risk: string | null;
   familiarity: number | null;
+  is_unfamiliar: boolean;
   candidates: Array<CandidateRecord> | null;
   stop: VerificationStop | null;
   budget: BudgetChange | null;
@@ -487,6 +488,7 @@ export interface NamedTraffic {
 /** Traffic over time, in total and by model, policy, key and team. */
 export interface Overview {
   summary: UsageSummary;
+  period: Period;
   step_s: number;
   points: Array<TrafficPoint>;
   latencies: LatencyMap;
@@ -506,6 +508,9 @@ export interface PackedView {
   tokens: number;
   budget_tokens: number;
 }
+
+/** A time until now, and how it is divided. */
+export type Period = "hour" | "day" | "month";
 
 /** A run of tokens as text. The template's own tokens have no slot. */
 export interface Piece {

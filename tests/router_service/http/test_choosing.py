@@ -8,10 +8,11 @@ import pytest
 
 from router_service.apis.capabilities import Capabilities, Feature
 from router_service.settings import RiskSettings
+from router_service.telemetry.logs import FIELDS
 from tests import apis
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
-from tests.gateways import ask_routed, gateway_client, sandbox_settings
+from tests.gateways import ask_routed, gateway_client, record_of, sandbox_settings
 from tests.serving import Sandbox
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://h/cat.png"}}
@@ -145,6 +146,26 @@ def test_unfamiliar_requests_are_verified_unless_their_tools_demand_more(
     assert told["x-switchcraft-policy"] == policy
     assert told["x-switchcraft-reason"] == reason
     assert told.get("x-switchcraft-unverified") == unverified
+
+
+@pytest.mark.parametrize("policy", ["verified=0.01", "theta=0.5"])
+def test_header_record_and_log_say_that_a_request_is_unfamiliar(
+    sandbox: Sandbox, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever chose the model, its sentence says that the estimate is uncertain, and why."""
+    router = with_familiarity(VerifyingRouter(), FAR)
+    with (
+        caplog.at_level("INFO", "switchcraft.request"),
+        gateway_client(sandbox_settings(sandbox.base_url), router) as http,
+    ):
+        response = ask_routed(http, x_switchcraft_policy=policy)
+        record = record_of(http, response)
+    lines = [line for line in caplog.records if line.name == "switchcraft.request"]
+    logged = [fields["why"] for line in lines if "why" in (fields := vars(line)[FIELDS])]
+    assert record["is_unfamiliar"]
+    for sentence in (response.headers["x-switchcraft-why"], record["explanation"], *logged):
+        assert "request is unlike the training data" in sentence
+    assert len(logged) == 1
 
 
 RISKY = {"type": "function", "function": {"name": "delete_rows", "parameters": {}}}

@@ -6,13 +6,18 @@
 
 const DIALOG = "open";
 
-/** The pending step back, and the address that it leads to; null if none is pending.
- * @type {{address: string, done: Promise<void>, settle: () => void} | null} */
+/** The pending step back: where it leads to, and the address that this place gets; null if none is
+ * pending.
+ * @type {{to: string, address: string, done: Promise<void>, settle: () => void} | null} */
 let back = null;
 
 // This module is loaded before the page listens, so the address is complete when the page follows it.
 addEventListener("popstate", () => {
   if (back === null) return;
+  if (location.hash !== back.to) {
+    back.address = location.hash; // a link was followed meanwhile
+    return;
+  }
   history.replaceState(history.state, "", back.address);
   back.settle();
   back = null;
@@ -41,6 +46,13 @@ export function keepFilters(view, filters) {
   history.replaceState(history.state, "", addressOf(view, all));
 }
 
+/** Adds a view as a step that Back undoes.
+ * @param {string} view @param {Record<string, string>} filters */
+export async function enterView(view, filters) {
+  await back?.done;
+  history.pushState(null, "", addressOf(view, filters));
+}
+
 /** Names the dialog that opens, as a step that Back undoes.
  * @param {string} name */
 export async function enterDialog(name) {
@@ -49,7 +61,7 @@ export async function enterDialog(name) {
   if (dialog === name) return;
   const address = addressOf(view, { ...filters, [DIALOG]: name });
   // From one dialog to the next, Back closes instead of returning to the first one.
-  if (dialog === null) history.pushState({ isDialog: true }, "", address);
+  if (dialog === null) history.pushState({ before: location.hash }, "", address);
   else history.replaceState(history.state, "", address);
 }
 
@@ -58,7 +70,8 @@ export async function enterDialog(name) {
 export function leaveDialog() {
   const { view, filters, dialog } = readAddress();
   if (dialog === null || back !== null) return;
-  if (!history.state?.isDialog) {
+  const to = history.state?.before;
+  if (to === undefined) {
     history.replaceState(null, "", addressOf(view, filters));
     return;
   }
@@ -66,7 +79,7 @@ export function leaveDialog() {
   const done = new Promise((/** @type {(value: void) => void} */ resolve) => {
     settle = resolve;
   });
-  back = { address: addressOf(view, filters), done, settle };
+  back = { to, address: addressOf(view, filters), done, settle };
   history.back();
 }
 

@@ -1,7 +1,7 @@
 /** Signing in, then the tabs and the views that they show. */
 
 import { Accounts } from "./accounts.js";
-import { addressOf, readAddress } from "./address.js";
+import { addressOf, enterView, readAddress } from "./address.js";
 import { DecisionDialog } from "./details.js";
 import { byId } from "./dom.js";
 import { LiveTraffic } from "./live.js";
@@ -19,8 +19,8 @@ const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
 const overview = new TrafficOverview(session);
 const accounts = new Accounts(session);
-const live = new LiveTraffic(session);
 const details = new DecisionDialog();
+const live = new LiveTraffic(session, details);
 
 /** @type {Record<string, () => void>} loaded when the tab is first opened */
 const starts = {
@@ -69,9 +69,9 @@ function move(event) {
 
 /** Selects a tab without following the fragment, which would move the focus away from the tabs.
  * @param {string} name */
-function go(name) {
+async function go(name) {
   const filters = filtered[name]?.filters() ?? {};
-  history.pushState(null, "", addressOf(name, filters));
+  await enterView(name, filters);
   select(name, filters);
 }
 

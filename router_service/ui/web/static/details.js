@@ -7,6 +7,7 @@ import { byId, errorNotice, facts, h, present, table } from "./dom.js";
 import { duration, percent, usd, usdPer1k } from "./format.js";
 import { policyLabel, policyText } from "./policies.js";
 import { requestFacts } from "./request-facts.js";
+import { FAMILIARITY, familiarity } from "./verdict.js";
 import { verification, walkByKey } from "./verification.js";
 
 /** @import { BudgetChange, ExplainedDecision } from "../types" */
@@ -132,7 +133,7 @@ function described(details, neighbours) {
           "Familiarity",
           details.familiarity === null
             ? null
-            : percent(details.familiarity, details.familiarity < 0.1 ? 1 : 0),
+            : h("span", {}, familiarity(details.familiarity), h("small", {}, ` ${FAMILIARITY}`)),
         ],
       ].filter((fact) => Array.isArray(fact)),
     ),
@@ -155,7 +156,7 @@ function described(details, neighbours) {
         arms.map(([arm, probability]) => [
           arm === details.arm
             ? h("b", {}, label(arm), " (chosen)")
-            : details.qualifying_arms.includes(arm)
+            : details.threshold !== null && details.qualifying_arms.includes(arm)
               ? h("span", {}, label(arm), " (enough)")
               : label(arm),
           percent(probability),

@@ -4,13 +4,13 @@
 import { keepFilters } from "./address.js";
 import * as api from "./api.js";
 import { causeText, isFailed, nameText, OUTCOMES, outcomeText, reasonText } from "./decisions.js";
-import { DecisionDialog } from "./details.js";
 import { byId, facts, h, shortened, showError, spoken } from "./dom.js";
 import { clock, count, duration, money, percent, usd, usdPer1k } from "./format.js";
 import { latencyPlot } from "./latencies.js";
 import { policyLabel, policyText } from "./policies.js";
 import { whyUnverified } from "./steps.js";
 
+/** @import { DecisionDialog } from "./details.js" */
 /** @import { ListedRequest, LiveFigures, LiveTraffic as Listed, Session } from "../types" */
 
 /** @typedef {"outcome" | "model" | "policy" | "reason" | "key" | "team"} Choice */
@@ -62,7 +62,6 @@ export class LiveTraffic {
    * @type {number | undefined} */
   typing;
 
-  details = new DecisionDialog();
   pause = byId("pause");
   summary = h("div", { class: "summary" });
   search = h("input", {
@@ -99,9 +98,10 @@ export class LiveTraffic {
     this.olderButton,
   );
 
-  /** @param {Session} session */
-  constructor(session) {
+  /** @param {Session} session @param {DecisionDialog} details */
+  constructor(session, details) {
     this.session = session;
+    this.details = details;
     this.showsKeys = session.is_admin && session.key !== null;
     const choices = /** @type {Choice[]} */ (Object.keys(CHOICES));
     this.selects = choices

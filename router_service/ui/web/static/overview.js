@@ -29,7 +29,9 @@ const SHARE_TICKS = [
 ];
 
 export class TrafficOverview {
-  period = "hour";
+  /** The chosen period; by default, the gateway chooses the shortest one that has requests.
+   * @type {string | undefined} */
+  period;
   /** The chosen value of each filter that is set.
    * @type {Partial<Record<Filter, string>>} */
   chosen = {};
@@ -99,15 +101,13 @@ export class TrafficOverview {
 
   /** @returns {Record<string, string>} the period and the filters, as the page's address has them */
   filters() {
-    return { ...(this.period !== "hour" && { period: this.period }), ...this.chosen };
+    return { ...(this.period && { period: this.period }), ...this.chosen };
   }
 
   /** Shows a period with filters, as the page's address has them.
    * @param {Record<string, string>} filters */
-  filterBy({ period = "hour", ...filters }) {
-    this.period = period in PERIODS ? period : "hour";
-    const radio = byId("overview-period").querySelector(`[value="${this.period}"]`);
-    if (radio instanceof HTMLInputElement) radio.checked = true;
+  filterBy({ period, ...filters }) {
+    this.period = period in PERIODS ? period : undefined;
     const set = Object.entries(filters).filter(([name]) => name in FILTERS);
     this.chosen = Object.fromEntries(set);
     return this.refresh();
@@ -140,7 +140,7 @@ export class TrafficOverview {
   async refresh() {
     const asked = ++this.asked;
     try {
-      const found = await api.overview({ period: this.period, ...this.chosen });
+      const found = await api.overview(this.filters());
       if (asked !== this.asked) return; // another period or filter was chosen meanwhile
       showError("overview-error");
       this.show(found);
@@ -170,6 +170,8 @@ export class TrafficOverview {
       return;
     }
     this.shown = found;
+    const radio = byId("overview-period").querySelector(`[value="${found.period}"]`);
+    if (radio instanceof HTMLInputElement) radio.checked = true;
     this.showFilters(found);
     if (isEmpty) return;
     this.sentence.textContent = found.summary.sentence;

@@ -182,6 +182,7 @@ function drawn(title, data, width) {
       ),
     ...series
       .filter(({ kind }) => kind === "line")
+      .reverse() // the first one is on top
       .flatMap(({ style, values }) => line(values, style, (bin) => x(bin) + each / 2, y)),
   );
 }
@@ -207,7 +208,7 @@ export function line(values, style, x, y) {
     s("path", { class: `line-of gap ${style}`, d: dashed.join("") }),
     s("path", { class: `line-of ${style}`, d: solid.join("") }),
     ...single.map(({ value, bin }) =>
-      s("circle", { class: `dot-of ${style}`, cx: x(bin), cy: y(value), r: 2.5 }),
+      s("circle", { class: `dot-of ${style}`, cx: x(bin), cy: y(value), r: 4.5 }),
     ),
   ];
 }

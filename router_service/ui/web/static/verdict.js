@@ -17,6 +17,12 @@ import { policyText } from "./policies.js";
 /** @import { ArmView, ArtifactCard, Explained } from "../types" */
 /** @import { Selection } from "./slider.js" */
 
+/** What a familiarity counts. */
+export const FAMILIARITY = "of the measured requests are as unlike the training data";
+
+/** @param {number} share @returns {string} */
+export const familiarity = (share) => percent(share, share < 0.1 ? 1 : 0);
+
 /** @param {ArtifactCard} card @param {Explained} explained @param {Selection} choice
  * @param {string} explanation @param {string} policy that the choice was made for */
 export function verdict(card, explained, choice, explanation, policy) {
@@ -50,7 +56,7 @@ export function verdict(card, explained, choice, explanation, policy) {
       h(
         "p",
         { class: "notice" },
-        `This request is unlike the router's training data: its familiarity is ${percent(explained.familiarity ?? 0, 1)}. The probabilities are uncertain, and lean towards each model's accuracy in training.`,
+        `This request is unlike the router's training data: only ${familiarity(explained.familiarity ?? 0)} ${FAMILIARITY}. The probabilities are uncertain, and lean towards each model's accuracy in training.`,
       ),
     h(
       "p",
