@@ -30,7 +30,10 @@ export const modelOf = (served, arm) => served.find((each) => each.arm === arm)?
 export const count = (count) => count.toLocaleString("en-US");
 
 /** @param {number} points a difference between shares */
-export const points = (points) => `${points < 0 ? "−" : "+"}${Math.abs(points * 100).toFixed(1)}`;
+export const points = (points) => {
+  const text = Math.abs(points * 100).toFixed(1);
+  return `${text === "0.0" ? "±" : points < 0 ? "−" : "+"}${text}`;
+};
 
 /** @param {[number, number] | null | undefined} interval @param {(value: number) => string} form */
 export const within = (interval, form) =>
