@@ -332,10 +332,9 @@ def replay(
     with 95% intervals, and the regret, which is the loss compared with the logged choices.
 
     To replay another policy, the logged probabilities are enough. To replay another artifact, the
-    log must have been written with `decision_log.content`. A verified policy is followed through
-    the logged answers. The table has the share of the traffic for which the log has all answers
-    that the policy asks for, and the result on this part. A second table has answers that weak
-    evidence contradicts and added seconds, also for unseen and known tools. The assumptions are
+    log must have been written with `decision_log.content`. A second table has answers that weak
+    evidence contradicts, also for unseen and known tools. Verified answers are compared by
+    `switchcraft learn`. The assumptions are
     described in training/switchcraft_training/replay/estimators.py.
 
     For example:
@@ -348,8 +347,8 @@ def replay(
         log: a decision log's directory, or one of its files
         artifact: another artifact's directory (default: use the logged probabilities)
         policy: policy to replay: `theta=P`, `drift=D` or `utility=USD`; with `--artifact` also a
-            goal, one of its policies, `verified` or `verified=PRICE`; may be repeated (default:
-            every policy of the artifact or the log, without exploration)
+            goal or one of its policies that choose once; may be repeated (default: every such
+            policy of the artifact, or every policy of the log, without exploration)
         quarantine: append unreadable lines to this file and continue (default: fail at the first
             one)
         out: directory for replay.json

@@ -19,6 +19,7 @@ from tests.training.decisions.cases import (
     Line,
     content,
     decision,
+    negative_evidence,
     right,
     write_log,
     wrong,
@@ -140,7 +141,7 @@ def test_another_artifact_decides_by_its_own_predictions(
         "--policy",
         "theta=0",
         "--policy",
-        "default",
+        "fast",
         "--out",
         tmp_path,
     )
@@ -148,7 +149,44 @@ def test_another_artifact_decides_by_its_own_predictions(
     assert f"probabilities: {SHIPPED.name}" in printed
     assert "left out: 1 without content" in printed
     found = json.loads((tmp_path / "replay.json").read_bytes())
-    assert (found["replayed"], list(found["accuracy"]["policies"])) == (40, ["theta=0", "default"])
+    assert (found["replayed"], list(found["accuracy"]["policies"])) == (40, ["theta=0", "fast"])
     cheapest = found["accuracy"]["policies"]["theta=0"]
     share = np.mean([d.arm == pair[1] for d in read_log(log).decisions[:-1]])
     assert cheapest["same"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("options", [(), ("--artifact", str(SHIPPED))])
+def test_verified_policies_are_compared_by_another_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """The error names `switchcraft learn`, which asks for the answers that a log lacks."""
+    log = write_log(tmp_path / "log", log_lines(10, 0.4))
+    status, _, error = run(capsys, log, *options, "--policy", "verified=0.01")
+    assert status == 1
+    assert "switchcraft learn" in error
+
+
+def test_weak_evidence_is_estimated_apart_from_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contradicted answers have a column of their own, and verdicts say how reliable they are."""
+    lines: list[Line] = []
+    for n in range(40):
+        lines.append(decision(f"d{n}", conversation=f"c{n // 2}"))
+        is_wrong = n % 4 == 0
+        lines.append(wrong(f"d{n}") if is_wrong else right(f"d{n}"))
+        if is_wrong or n == 1:
+            lines.append(negative_evidence(f"d{n}"))
+    log = write_log(tmp_path / "log", lines)
+    status, printed, _ = run(capsys, log, "--out", tmp_path)
+    assert status == 0
+    found = json.loads((tmp_path / "replay.json").read_bytes())
+    assert found["contradicted"]["chosen"]["value"] == pytest.approx(11 / 40)
+    assert found["accuracy"]["chosen"]["value"] == pytest.approx(30 / 40)
+    assert found["evidence"] == {
+        "contradicted": 11,
+        "wrong_contradicted": 10,
+        "others": 29,
+        "wrong_others": 0,
+    }
+    assert "91% of 11 contradicted answers with a verdict are wrong" in " ".join(printed.split())

@@ -227,6 +227,14 @@ def judge_decision(log: DecisionLog, decision: LoggedDecision) -> float:
     return math.nan if correct is None else correct
 
 
+def is_contradicted(log: DecisionLog, decision: LoggedDecision) -> float:
+    """Return 1.0 if weak evidence speaks against a delivered answer, and else 0.0.
+
+    Return NaN if the log has no weak evidence at all, because the gateway may not search for it.
+    """
+    return float(decision.id in log.evidence) if log.evidence else math.nan
+
+
 def iterate_queries(
     log: DecisionLog,
     uses: Counter[DecisionUse],

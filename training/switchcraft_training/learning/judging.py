@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from router_service.apis.conversation import parse_conversation
 from router_service.checker.toolbox import Call
+from router_service.core.decision_record import AnswerContent
 from router_service.measurement.simulation import (
     JudgedAnswers,
     candidate_sets,
@@ -26,7 +27,6 @@ from router_service.verifier.answer_features import (
     CandidateAnswer,
     Candidates,
     Question,
-    decode_calls,
     read_answer,
     relate,
 )
@@ -35,7 +35,6 @@ from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.data.table import Floats
 from switchcraft_training.learning.sampling import Member, SampledRequest
 from switchcraft_training.records import Answer
-from switchcraft_training.replay.verified import parse_answer
 
 FAMILIAR, UNFAMILIAR = 0, 1
 """The verifier that judges a request: its place among the `folds` of `JudgedAnswers`."""
@@ -190,7 +189,7 @@ def _read(
         request=request,
         question=question,
         made=[read_answer(question, _calls(answer)) for answer in answers],
-        delivered=read_answer(question, decode_calls(parse_answer(request.delivered))),
+        delivered=read_answer(question, _delivered_calls(request.delivered)),
         cost_usd=[
             member.price.cost_usd(
                 answer.input_tokens or 0, answer.output_tokens or 0, answer.seconds or 0.0
@@ -208,6 +207,11 @@ def _read(
 
 def _calls(answer: Answer) -> tuple[Call, ...] | None:
     return () if answer.calls is None and answer.problem in TEXT_PROBLEMS else answer.calls
+
+
+def _delivered_calls(content: AnswerContent) -> tuple[Call, ...] | None:
+    made = content.calls
+    return None if made is None else tuple(Call(each.name, dict(each.arguments)) for each in made)
 
 
 def _judge(read: Sequence[_Read], columns: Sequence[int], router: Router) -> JudgedAnswers:

@@ -25,10 +25,6 @@ interval includes the model's error: `coverage` gives the share of decisions wit
 If exploration could have taken the target's arm but rarely did, intervals are too narrow: `tried`
 counts how often it did.
 
-A verified policy asks several arms. A decision counts for it if the policy asks the logged arm
-first, weighted by that arm's propensity. `Outcomes` says whether the log then has everything that
-the policy asks for (`verified.py`).
-
 The estimators are implemented here because Python 3.11 can only install Open Bandit Pipeline's
 release of 2021, which resamples rounds and does not support conversations.
 """
@@ -73,27 +69,6 @@ class Reward:
     expected: Floats
     worse: Literal["low", "high"]
 
-    def of_choices(self, target: Choices) -> Outcomes:
-        """Return what a target obtains that asks only these arms, (n,)."""
-        expected = self.expected[np.arange(len(target)), target]
-        return Outcomes(target, expected, self.seen, np.ones(len(target), dtype=np.bool_))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """What a target policy obtains of a reward, (n,) each.
-
-    `first` is the arm that it asks first, and `expected` the outcome model's prediction before any
-    answer. `seen` counts only if the log's first arm is `first` too. If `is_observed`, it is what
-    the policy would have obtained. Otherwise the log lacks an answer that the policy asks for, and
-    `seen` is a prediction from the answers that the log has.
-    """
-
-    first: Choices
-    expected: Floats
-    seen: Floats
-    is_observed: Flags
-
 
 @dataclass(frozen=True, slots=True)
 class LoggedChoices:
@@ -114,15 +89,14 @@ class PolicyEstimate:
     """Estimates for one target policy, with intervals from resampled conversations.
 
     `same` is the share of decisions in which the policy chooses the logged arm, `coverage` the
-    share in which the gateway could have chosen the policy's arm, and then logs all answers that
-    the policy asks for. If `coverage` is below 1, `ips` and `snips` are None, `dr` relies on the
-    outcome model for the rest, and `covered` estimates the mean over only the covered part. `tried`
-    counts the decisions in which exploration, against the logged policy, took this policy's arm:
-    only these distinguish the two policies. `is_thin` is true if there are too few of them although
-    the policies differ. `effective_n` is the number of unweighted decisions that would give the
-    same precision. `mean_weight` is 1, apart from chance, if the propensities are right. `model` is
-    the outcome model's mean prediction, without correction. `regret` is how much worse the policy
-    is than the logged choices, from the paired differences of `dr` to the observed values.
+    share in which the gateway could have chosen the policy's arm. If `coverage` is below 1, `ips`
+    and `snips` are None, and `dr` relies on the outcome model for the rest. `tried` counts the
+    decisions in which exploration, against the logged policy, took this policy's arm: only these
+    distinguish the two policies. `is_thin` is true if there are too few of them although the
+    policies differ. `effective_n` is the number of unweighted decisions that would give the same
+    precision. `mean_weight` is 1, apart from chance, if the propensities are right. `model` is the
+    outcome model's mean prediction, without correction. `regret` is how much worse the policy is
+    than the logged choices, from the paired differences of `dr` to the observed values.
     """
 
     n: int
@@ -135,18 +109,14 @@ class PolicyEstimate:
     ips: Estimate | None
     snips: Estimate | None
     dr: Estimate | None
-    covered: Estimate | None
     model: float
     regret: Estimate | None
 
 
 def estimate_policies(
-    choices: LoggedChoices,
-    reward: Reward,
-    targets: Mapping[str, Choices | Outcomes],
-    seed: int = 0,
+    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices], seed: int = 0
 ) -> dict[str, PolicyEstimate]:
-    """Estimate the result of each target: an arm number per decision, (n,), or `Outcomes`.
+    """Estimate the result of each target: an arm number per decision, (n,).
 
     Raises ValueError if no outcome is known.
     """
@@ -155,34 +125,26 @@ def estimate_policies(
     if not n:
         raise ValueError("no outcome is known")
     groups = _resampled_groups(choices.conversations)
-    outcomes = {
-        name: target if isinstance(target, Outcomes) else reward.of_choices(target)
-        for name, target in targets.items()
-    }
     sums = []
-    for target in outcomes.values():
-        agrees = target.first == choices.chosen
+    for target in targets.values():
+        expected = reward.expected[np.arange(len(target)), target]
+        agrees = target == choices.chosen
         weight = np.where(agrees, 1 / choices.propensity, 0.0)
-        weighted = weight * np.where(agrees, target.seen, 0.0)
-        robust = target.expected + weight * np.where(agrees, target.seen - target.expected, 0.0)
-        parts = [np.ones(len(known)), reward.seen, weight, weighted, target.expected, robust]
-        parts += [weight * target.is_observed, weighted * target.is_observed]
+        weighted = weight * np.where(agrees, reward.seen, 0.0)
+        robust = expected + weight * np.where(agrees, reward.seen - expected, 0.0)
+        parts = [np.ones(len(known)), reward.seen, weight, weighted, expected, robust]
         sums.append(_group_sums(groups, [np.where(known, part, 0.0) for part in parts]))
     drawn = _resampled_sums(np.concatenate(sums, axis=1), seed)
     sums_by_target = drawn.reshape(len(drawn), len(targets), -1)
 
     estimates = {}
-    for place, (name, target) in enumerate(outcomes.items()):
+    for place, (name, target) in enumerate(targets.items()):
         # Each array has the sum over all decisions with a known outcome, then one sum per draw.
-        count, seen, weight_sum, weighted, model, robust, observed_sum, observed = sums_by_target[
-            :, place
-        ].T
-        agrees = target.first == choices.chosen
-        weight = np.where(agrees & target.is_observed, 1 / choices.propensity, 0.0)[known]
+        count, seen, weight_sum, weighted, model, robust = sums_by_target[:, place].T
+        agrees = target == choices.chosen
+        weight = np.where(agrees, 1 / choices.propensity, 0.0)[known]
         # Exploration gives every arm a share, so any arm was possible if the propensity is below 1.
         coverage = float((agrees | (choices.propensity < 1))[known].mean())
-        if not target.is_observed[known & agrees].all():
-            coverage *= float(observed_sum[0] / weight_sum[0])
         is_covered = coverage == 1.0
         tried = int((agrees & choices.explored)[known].sum())
         differs = bool((~agrees & ~choices.explored)[known].any())
@@ -198,7 +160,6 @@ def estimate_policies(
             ips=ratio(weighted, count, n) if is_covered else None,
             snips=ratio(weighted, weight_sum, n) if is_covered else None,
             dr=ratio(robust, count, n),
-            covered=ratio(observed, observed_sum, n),
             model=float(model[0] / count[0]),
             regret=ratio(loss, count, n),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 import numpy as np
@@ -16,8 +16,8 @@ from router_service.core.errors import PolicyError
 from router_service.measurement.rules import Choices
 from router_service.measurement.statistics import Estimate
 from router_service.policies.base import Policy
-from router_service.policies.registry import parse_policy
-from router_service.policies.verified import VERIFIED, Verified, is_verified
+from router_service.policies.registry import choose_once, parse_policy
+from router_service.policies.verified import Verified, is_verified
 from router_service.router import Router
 from switchcraft_training.data.learned import LearnedTools, TrainingOverlap
 from switchcraft_training.data.table import Flags, Floats
@@ -27,7 +27,6 @@ from switchcraft_training.evaluation.evaluate import policy_names
 from switchcraft_training.replay.columns import ReplayedDecisions, choose_arm, read_decisions
 from switchcraft_training.replay.estimators import (
     LoggedChoices,
-    Outcomes,
     PolicyEstimate,
     Reward,
     estimate_logged,
@@ -75,9 +74,7 @@ class Results:
     """Estimates for policies on some decisions.
 
     Costs are in USD per request. `contradicted` is the share of answers that weak evidence speaks
-    against, which is neither a verdict nor its complement. `added_s` are the seconds after the
-    first candidate's answer, and only of verified policies. If the coverage of a verified policy is
-    below 1, its `dr` and `regret` of costs and seconds are lower bounds of them.
+    against, which is neither a verdict nor its complement.
     """
 
     replayed: int
@@ -87,7 +84,6 @@ class Results:
     accuracy: RewardEstimates
     cost_usd: RewardEstimates
     contradicted: RewardEstimates
-    added_s: RewardEstimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +114,9 @@ class Replay(Results):
 
     `left` counts the omitted decisions by reason. `artifact` is None if the logged probabilities
     were used; otherwise `overlap` says how many of the replayed decisions' queries it has learned
-    from. `verified` names the policies that verify answers. `evidence` is None if the log has no
-    weak evidence. `by_tools` has the results by protocol, without parts that have fewer than two
-    conversations; it is None if it is unknown which tools the artifact has learned from.
+    from. `evidence` is None if the log has no weak evidence. `by_tools` has the results by
+    protocol, without parts that have fewer than two conversations; it is None if it is unknown
+    which tools the artifact has learned from.
     """
 
     log: str
@@ -128,7 +124,6 @@ class Replay(Results):
     overlap: TrainingOverlap | None
     decisions: int
     left: Mapping[str, int]
-    verified: Sequence[str]
     evidence: EvidenceQuality | None
     by_tools: Mapping[Tools, Results] | None
 
@@ -136,18 +131,15 @@ class Replay(Results):
 def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None = None) -> Replay:
     """Estimate the results of policies from logged predictions or those of `router`'s artifact.
 
-    If `policies` is empty, the artifact's policies are used. Without `router`, the policies in the
-    log are used, without their exploration. Decisions with candidate answers are replayed only if a
-    policy is verified; for a policy that chooses once, their first candidate counts. Raises
-    DataError if too few decisions can be replayed, and PolicyError for an invalid policy, or for a
-    verified policy without an artifact that has a verifier.
+    If `policies` is empty, the artifact's policies that choose once are used. Without `router`, the
+    policies in the log are used, without their exploration. Raises DataError if too few decisions
+    can be replayed, and PolicyError for an invalid policy, or for one that verifies answers.
     """
     rules = parse_policies(policies, router)
-    verified = {name: rule for name, rule in rules.items() if isinstance(rule, Verified)}
     tools = None if router is None else LearnedTools.read(router.artifact)
-    read = read_decisions(log, router, verified, tools)
+    read = read_decisions(log, router, tools)
     columns = read.columns
-    rules = rules or {text: parse_policy(text) for text in read.policies}
+    rules = rules or {text: choose_once(parse_policy(text)) for text in read.policies}
     predicted: Predicted = "logged" if router is None else "predicted"
     by_tools: dict[Tools, Results] | None = None
     if tools is not None:
@@ -169,16 +161,13 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
         overlap=overlap,
         decisions=len(log.decisions),
         left={reason.value: read.skipped[reason] for reason in sorted(read.skipped)},
-        verified=list(verified),
         evidence=EvidenceQuality.of(columns) if log.evidence else None,
         by_tools=by_tools,
     )
 
 
 def estimate_results(
-    read: ReplayedDecisions,
-    rules: Mapping[str, Policy | Verified],
-    predicted: Predicted,
+    read: ReplayedDecisions, rules: Mapping[str, Policy], predicted: Predicted
 ) -> Results:
     """Estimate the results of policies by logged predictions, or by those of another artifact."""
     columns = read.columns
@@ -196,77 +185,53 @@ def estimate_results(
     )
     # Weak evidence speaks against some of the wrong answers. The outcome model expects the same
     # share of them for every arm and policy, and DR corrects this where the log has answers.
-    expected_wrong = float((1 - columns["p_correct"]).sum())
+    p_correct = columns["logged_probabilities"]
+    expected_wrong = float((1 - p_correct[np.arange(len(columns)), columns["chosen"]]).sum())
     found = float(np.nan_to_num(columns["contradicted"]).sum())
     detection = min(1.0, found / expected_wrong) if expected_wrong else 0.0
-    p_correct = columns["logged_probabilities"]
     accuracy = Reward(columns["correct"], p_correct, worse="low")
     cost_usd = Reward(columns["cost_usd"], columns["logged_costs_usd"], worse="high")
     contradicted = Reward(columns["contradicted"], detection * (1 - p_correct), worse="high")
-    added_s = Reward(columns["added_s"], np.zeros_like(p_correct), worse="high")
-    is_first_traced = ~np.isnan(columns["first_contradicted"])
-    first_contradicted = np.where(
-        is_first_traced,
-        columns["first_contradicted"],
-        detection * (1 - columns["first_p_correct"]),
-    )
-    right: dict[str, Outcomes] = {}
-    paid: dict[str, Outcomes] = {}
-    against: dict[str, Outcomes] = {}
-    later: dict[str, Outcomes] = {}
-    for name, rule in rules.items():
-        if isinstance(rule, Verified):
-            outcomes = read.trajectories[name].outcomes(detection)
-            right[name], paid[name], against[name], later[name] = outcomes
-            continue
-        chosen = predictions.choose(rule)
-        right[name], paid[name], against[name] = (
-            replace(reward.of_choices(chosen), seen=seen, is_observed=is_observed)
-            for reward, seen, is_observed in (
-                (accuracy, columns["first_correct"], columns["is_first_judged"]),
-                (cost_usd, columns["first_cost_usd"], columns["is_first_priced"]),
-                (contradicted, first_contradicted, is_first_traced),
-            )
-        )
+    chosen = {name: predictions.choose(rule) for name, rule in rules.items()}
+
+    def estimate(reward: Reward) -> RewardEstimates:
+        return _estimate(choices, reward, chosen)
+
     return Results(
         replayed=len(columns),
         conversations=len(np.unique(conversations)),
         with_feedback=int((~np.isnan(accuracy.seen)).sum()),
         explored=int((choices.propensity < 1).sum()),
-        accuracy=_estimate(choices, accuracy, right),
-        cost_usd=_estimate(choices, cost_usd, paid),
-        contradicted=_estimate(choices, contradicted, against),
-        added_s=_estimate(choices, added_s, later),
+        accuracy=estimate(accuracy),
+        cost_usd=estimate(cost_usd),
+        contradicted=estimate(contradicted),
     )
 
 
-def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, Policy | Verified]:
+def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, Policy]:
     """Return the policies to replay, by display name; raises PolicyError if one is invalid."""
-    if router is not None and policies:
-        return {text: router.policy(text, param="--policy") for text in policies}
-    if router is not None:
-        manifest = router.artifact.manifest
-        named = {
-            name: router.policy(rule) for rule, name in policy_names(manifest.policies).items()
-        }
-        if manifest.verifier is not None and not any(map(is_verified, manifest.policies.values())):
-            named[VERIFIED] = router.policy(VERIFIED)
-        return named
-    parsed: dict[str, Policy | Verified] = {}
+    if router is not None and not policies:
+        named = policy_names(router.artifact.manifest.policies)
+        rules = {name: router.policy(rule) for rule, name in named.items()}
+        return {name: rule for name, rule in rules.items() if not isinstance(rule, Verified)}
+    parsed: dict[str, Policy] = {}
     for text in policies:
         if is_verified(text):
-            problem = "it judges answers, which needs an artifact with a verifier: give --artifact"
+            problem = "it verifies answers, which `switchcraft learn` compares on a log"
             raise PolicyError(text, problem, param="--policy")
         try:
-            parsed[text] = parse_policy(text, param="--policy")
+            rule = parse_policy(text) if router is None else router.policy(text)
         except PolicyError as exc:
-            problem = f"{exc.problem}; for a goal or a policy's name, also give --artifact"
+            problem = exc.problem
+            if router is None:
+                problem += "; for a goal or a policy's name, also give --artifact"
             raise PolicyError(text, problem, param="--policy") from exc
+        parsed[text] = choose_once(rule, param="--policy")
     return parsed
 
 
 def _estimate(
-    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Outcomes]
+    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices]
 ) -> RewardEstimates:
     if np.isnan(reward.seen).all() or not targets:
         return RewardEstimates(None)
@@ -319,27 +284,19 @@ def print_replay(found: Replay) -> None:
         accuracy, cost = found.accuracy.policies.get(name), found.cost_usd.policies.get(name)
         mark = MARK if either.coverage < 1 or either.is_thin else ""
         same, effective_n = f"{either.same:.0%} as logged", f"effective n {either.effective_n:,.0f}"
-        rows = [(same, "SNIPS", "snips"), (effective_n, "IPS", "ips")]
-        is_bound = False
         table.add_section()
-        if name in found.verified:
-            covered = (f"{each.coverage:.1%}" if each else "-" for each in (accuracy, cost))
-            is_bound = cost is not None and cost.coverage < 1
-            rows = [(effective_n, "covered part", "covered")]
         for label, method, attribute in (
             (name, f"DR{mark}", "dr"),
-            *rows,
+            (same, "SNIPS", "snips"),
+            (effective_n, "IPS", "ips"),
             ("", f"regret{mark}", "regret"),
         ):
             is_signed = attribute == "regret"
             percent = _percent(getattr(accuracy, attribute, None), is_signed=is_signed)
             usd = _usd(getattr(cost, attribute, None), is_signed=is_signed)
-            is_lower = is_bound and attribute != "covered"
-            table.add_row(label, method, percent, f"≥ {usd}" if is_lower else usd)
-            if name in found.verified and attribute == "dr":
-                table.add_row(f"{either.same:.0%} begin as logged", "coverage", *covered)
+            table.add_row(label, method, percent, usd)
     console.print(table)
-    if found.verified or found.evidence:
+    if found.evidence:
         console.print(_side_by_side(found))
     for note in _notes(found):
         console.print(note, soft_wrap=True)
@@ -352,13 +309,13 @@ def _side_by_side(found: Replay) -> Table:
     """
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("policy", no_wrap=True)
-    for name in ("accuracy, %", "contradicted, %", "USD per 1,000", "added s", "covered, %"):
+    for name in ("accuracy, %", "contradicted, %", "USD per 1,000", "covered, %"):
         table.add_column(name, justify="right")
-    scales = ((100, 1), (100, 1), (1_000, 3), (1, 2))
+    scales = ((100, 1), (100, 1), (1_000, 3))
     parts: dict[str, Results] = {"all requests": found}
     parts |= {f"{name} tools": part for name, part in (found.by_tools or {}).items()}
     for label, part in parts.items():
-        rewards = (part.accuracy, part.contradicted, part.cost_usd, part.added_s)
+        rewards = (part.accuracy, part.contradicted, part.cost_usd)
         logged = [
             _with_error(reward.chosen, *scale)
             for reward, scale in zip(rewards, scales, strict=True)
@@ -371,9 +328,7 @@ def _side_by_side(found: Replay) -> Table:
                 each = reward.policies.get(name)
                 is_partial = each is not None and each.coverage < 1
                 text = _with_error(None if each is None else each.dr, *scale)
-                if is_partial and name in found.verified and reward in rewards[2:]:
-                    text = f"≥ {text}"  # an answer that is missing in the log adds to both
-                elif is_partial:
+                if is_partial:
                     text += MARK
                 cells.append(text)
             covered = part.accuracy.policies.get(name) or part.contradicted.policies.get(name)
@@ -393,8 +348,6 @@ def _notes(found: Replay) -> Iterator[str]:
         " Regret: the loss compared with the logged choices by DR, paired; negative is better."
         " Brackets: 95% intervals over conversations."
     )
-    # A verdict on a verified answer says nothing about its first candidate.
-    unjudged = ", or its answer has no verdict" if found.verified else ""
     if not found.accuracy.policies:
         yield "No feedback: accuracy is unknown. Clients send feedback to POST /v1/feedback."
     elif found.with_feedback < found.replayed:
@@ -415,16 +368,6 @@ def _notes(found: Replay) -> Iterator[str]:
             " does not record them. Artifacts that are trained with this version do."
         )
     for name, estimate in (found.accuracy.policies or found.cost_usd.policies).items():
-        if name in found.verified and estimate.coverage < 1:
-            yield (
-                f"{MARK} {name}: the log has all answers that this policy asks for, and a verdict"
-                f" on the accepted one, in {estimate.coverage:.1%} of its traffic. For the rest, DR"
-                " is what the verifier expects, and the cost counts only the answers so far and the"
-                " next model (≥). No interval includes the error of that prediction. The covered"
-                " part alone is no estimate for all traffic: it has the easier requests. Answer a"
-                " part of the traffic with this policy, with decision_log.content."
-            )
-            continue
         if estimate.is_thin and found.explored:
             yield (
                 f"{MARK} {name}: exploration took its arm in only {estimate.tried} of the decisions"
@@ -434,7 +377,7 @@ def _notes(found: Replay) -> Iterator[str]:
         if estimate.coverage < 1:
             yield (
                 f"{MARK} {name}: in {1 - estimate.coverage:.1%} of the decisions, the gateway"
-                f" could not have chosen this policy's arm{unjudged}. For these, DR is only the"
+                f" could not have chosen this policy's arm. For these, DR is only the"
                 " logged router's prediction, and no interval includes the error of that"
                 " prediction. IPS and SNIPS are not available. Turn on exploration in the gateway."
             )
