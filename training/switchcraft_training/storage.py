@@ -10,11 +10,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from router_service.artifact import Artifact
 from router_service.core.errors import ArtifactError
 from switchcraft_training.errors import StorageError
+
+if TYPE_CHECKING:
+    from router_service.artifact import Artifact
 
 _FAILED_WRITES: Final = {
     errno.ENOSPC,
