@@ -53,12 +53,11 @@ def test_sessions_and_positions_take_turns(tmp_path: Path) -> None:
                 )
             lines.append(decision(f"{session}{n}", conversation=session, content=logged))
     sample = draw_sample(write_log(tmp_path, lines), 6)
-    assert Counter(each.session for each in sample.requests) == {"long": 2, "short": 2, "other": 2}
-    assert Counter(each.position for each in sample.requests) == {
+    assert Counter(each.session for each in sample) == {"long": 2, "short": 2, "other": 2}
+    assert Counter(each.position for each in sample) == {
         Position.BEGIN: 3,
         Position.LOOP: 3,
     }
-    assert (sample.sessions, sample.usable) == (3, 104)
 
 
 def test_answers_of_comparisons_are_in_the_log(tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ def test_answers_of_comparisons_are_in_the_log(tmp_path: Path) -> None:
         content=AnswerContent(calls=(call("Rome"),)),
     )
     (folder / "decisions-2.jsonl").write_text(compared.model_dump_json() + "\n")
-    (found,) = draw_sample(folder, 10).requests
+    (found,) = draw_sample(folder, 10)
     assert found.recorded.keys() == {"large", "small"}
     small = found.recorded["small"]
     assert (small.input_tokens, small.output_tokens, small.latency_s) == (7, 5, 3.0)

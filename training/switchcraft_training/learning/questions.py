@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -75,7 +75,7 @@ def prepare_questions(
     is_continued = path.exists()
     if not is_continued:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has prompts and answers
-        write_sample(draw_sample(log, count).requests, path)
+        write_sample(draw_sample(log, count), path)
     requests = read_sample(path)
     with _open_store(folder, pool) as store:
         _save_recorded(requests, members, store)
@@ -151,9 +151,3 @@ def _pool(members: Sequence[Member]) -> Pool:
 def count_sessions(requests: Sequence[SampledRequest]) -> int:
     """Return the number of sessions of a sample."""
     return len({each.session for each in requests})
-
-
-def expected_usd(questions: Questions) -> Mapping[str, float]:
-    """Return the expected cost of the missing answers, by model."""
-    models = (member.model for member in questions.members)
-    return dict(zip(models, questions.cost_usd, strict=True))

@@ -85,18 +85,7 @@ class SampledRequest(BaseModel):
         return Example(self.id, "traffic", self.request, "learning", self.session)
 
 
-class Sample(NamedTuple):
-    """Requests that were drawn from a log, and what the log has in all."""
-
-    requests: Sequence[SampledRequest]
-    sessions: int
-    usable: int
-    """Different requests that could have been drawn."""
-    skipped: Mapping[DecisionUse, int]
-    """Decisions that cannot be used, by the reason."""
-
-
-def draw_sample(path: Path, count: int) -> Sample:
+def draw_sample(path: Path, count: int) -> list[SampledRequest]:
     """Draw requests from a decision log, spread over sessions and positions.
 
     Sessions take turns, so that long ones do not dominate, and so do the positions within a
@@ -104,17 +93,15 @@ def draw_sample(path: Path, count: int) -> Sample:
     """
     log, uses = read_log(path), Counter[DecisionUse]()
     rows: defaultdict[str, dict[Position, list[int]]] = defaultdict(dict)
-    usable = 0
     for group in group_by_query(log, uses):
         row = int(group[0])
         decision = log.decisions[row]
         example = logged_example(decision)
         if not example.tool_names:
             continue
-        usable += 1
         position = Position.of(example.request["messages"])
         rows[decision.conversation].setdefault(position, []).append(row)
-    if not usable:
+    if not rows:
         reasons = ", ".join(f"{n:,} {use}" for use, n in sorted(uses.items())) or "none has tools"
         problem = (
             f"has no request to learn from ({reasons}). Set decision_log.content: true, and route"
@@ -122,8 +109,7 @@ def draw_sample(path: Path, count: int) -> Sample:
         )
         raise DataError(path, None, problem)
     chosen = np.sort(_take_turns(rows, count)).tolist()
-    requests = [_describe(log, log.decisions[row]) for row in chosen]
-    return Sample(requests, len(rows), usable, dict(uses))
+    return [_describe(log, log.decisions[row]) for row in chosen]
 
 
 def _take_turns(rows: Mapping[str, Mapping[Position, list[int]]], count: int) -> list[int]:
