@@ -158,7 +158,11 @@ def compare(*, config: Config = None, json: Json = False) -> None:
 
 @app.command
 def route(
-    *, artifact: RouterArtifact = None, policy: str | None = None, verified_goals: bool = False
+    *,
+    artifact: MeasuredArtifact = None,
+    config: GatewayConfig = None,
+    policy: str | None = None,
+    verified_goals: bool = False,
 ) -> None:
     """Decide offline: requests on standard input, decisions on standard output.
 
@@ -169,8 +173,8 @@ def route(
     Example: `switchcraft route --policy accuracy=best < requests.jsonl`
 
     Args:
-        policy: the name of a policy (see `switchcraft policies`), a rule or a goal; by default, the
-            policy of requests whose answers are not verified. Rules:
+        policy: the name of a policy (see `switchcraft policies`), a rule or a goal; by default,
+            that of the configuration, or of an artifact's requests that are not verified. Rules:
             `theta=0.5`, the cheapest model with at least this probability of a correct answer;
             `drift=0.1`, the cheapest model at most this far below the most probable one;
             `utility=0.002`, the best probability for its cost, if a correct answer is worth
@@ -183,6 +187,9 @@ def route(
     from router_service.policies.base import Policy
     from router_service.policies.verified import Verified
     from router_service.router import Router
+    from router_service.runtime.engine import EngineBuilder, default_rule
+    from router_service.runtime.reloading import load_first_router
+    from router_service.settings import read_settings
 
     if sys.stdin.isatty():
         print(
@@ -190,8 +197,14 @@ def route(
             " `switchcraft route --help` for the format",
             file=sys.stderr,
         )
-    router = Router.load(artifact or SHIPPED)
-    rule: Policy | Verified = router.artifact.manifest.choose_once.rule
+    rule: Policy | Verified
+    if config is None:
+        router = Router.load(artifact or SHIPPED)
+        rule = router.artifact.manifest.choose_once.rule
+    else:
+        settings = read_settings(config)
+        router, _ = load_first_router(settings, EngineBuilder(announces=False))
+        rule = default_rule(settings, router)
     if policy is not None:
         rule = router.policy(policy, param="--policy", verified_goals=verified_goals)
     for line in decide_lines(router, rule, sys.stdin.buffer):

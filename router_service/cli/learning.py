@@ -25,8 +25,6 @@ from router_service.command_line import SEVERAL, Count
 from router_service.core.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from router_service.policies.base import Policy
-    from router_service.policies.verified import Verified
     from router_service.router import Router
     from router_service.settings import Settings
     from switchcraft_training.learning.questions import Questions
@@ -78,7 +76,7 @@ def learn(
         if exc.name == "router_service":
             raise
         raise MissingExtraError(COMMAND, "", "train") from exc
-    from router_service.runtime.engine import EngineBuilder
+    from router_service.runtime.engine import EngineBuilder, default_rule
     from router_service.runtime.reloading import load_first_router
     from router_service.settings import read_settings
 
@@ -108,7 +106,7 @@ def learn(
             members,
             chosen_teacher,
             router,
-            _default_rule(settings, router),
+            default_rule(settings, router),
         )
     except judging.NoLessonsError as exc:
         print(f"Nothing can be learned: {exc}.", file=sys.stderr)
@@ -159,12 +157,6 @@ def _members(
         problem = f"has no model besides the teacher {chosen!r}; add a cheaper one"
         raise settings.error("model_list", problem)
     return [member for name, member in known.items() if name in names], chosen
-
-
-def _default_rule(settings: Settings, router: Router) -> Policy | Verified:
-    goals = settings.router.verification.allows_goals
-    router.reach_goals(verified_goals=goals)
-    return router.policy(settings.router.default_policy, verified_goals=goals)
 
 
 def _show_plan(prepared: Questions, budget_usd: float) -> None:

@@ -32,8 +32,9 @@ from router_service.core.releases import (
 )
 from router_service.core.resources import return_freed
 from router_service.measurement.unmeasured import can_join, with_unmeasured
+from router_service.policies.base import Policy
 from router_service.policies.costs import Price
-from router_service.policies.verified import VERIFIED
+from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.familiarity import BEST, ROUTE
 from router_service.predictor.model import Execution
 from router_service.requests.explain import Explainer
@@ -158,6 +159,15 @@ class Engine:
         # returning the memory takes some milliseconds.
         thread = threading.Thread(target=return_freed, name="return-freed", daemon=True)
         asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
+
+
+def default_rule(settings: Settings, router: Router) -> Policy | Verified:
+    """Return the policy of requests that do not select one; the first call may take seconds."""
+    goals = settings.router.verification.allows_goals
+    router.reach_goals(verified_goals=goals)
+    return router.policy(
+        settings.router.default_policy, param="router.default_policy", verified_goals=goals
+    )
 
 
 def make_planner(settings: Settings, router: Router, pool: Pool) -> Planner:

@@ -66,7 +66,10 @@ def test_a_file_that_is_no_configuration_is_named(text: str | None, tmp_path: Pa
 
 
 def test_configuration_extends_another_one(tmp_path: Path) -> None:
-    """Mappings are merged at every level, other values replaced; paths are relative to the file."""
+    """Mappings are merged at every level, other values replaced, and null takes a setting away.
+
+    Paths are relative to the file.
+    """
     (tmp_path / "base").mkdir()
     base = {**yaml.safe_load((PACKAGE / REFERENCE).read_text()), "name": "base"}
     (tmp_path / "base" / "a.yaml").write_text(yaml.safe_dump(base))
@@ -76,6 +79,9 @@ def test_configuration_extends_another_one(tmp_path: Path) -> None:
     assert (loaded.name, loaded.training.max_epochs) == ("own", 3)
     assert loaded.training.shares == whole.training.shares
     assert loaded.pool == whole.pool
+    own.write_text("extends: base/a.yaml\nverifier: null\nsource: {arms: null}\n")
+    assert (whole.verifier, load_config(own).verifier) == (True, False)
+    assert load_config(own).source.path == whole.source.path
     own.write_text("extends: own.yaml\nname: own\n")
     with pytest.raises(ConfigError, match="extends itself"):
         load_config(own)

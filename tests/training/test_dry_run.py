@@ -52,6 +52,27 @@ def test_all_problems_are_reported_at_once(
     assert "the run cannot start: 3 problem(s)" in printed
 
 
+def test_distillation_without_further_rows_is_found_before_training(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A student learns from rows that are not measured; without any, the run cannot start."""
+    write_weather_run(tmp_path / "data", ARMS)
+    values = merge_settings(
+        yaml.safe_load(config.read_text()),
+        {
+            "source": {"format": "labelled", "path": "rows.jsonl", "answers": "."},
+            "also": [],
+            "encoder": {"distilled": {}},
+        },
+    )
+    path = tmp_path / "distilled.yaml"
+    path.write_text(yaml.safe_dump(values))
+    assert dry_run(path, tmp_path / "data") == 1
+    printed = capsys.readouterr().out
+    assert "encoder.distilled: needs training-only rows" in printed
+    assert "the run cannot start: 1 problem(s)" in printed
+
+
 def test_run_that_can_start_says_what_it_found(
     config: Path, benchmark: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

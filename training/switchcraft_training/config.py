@@ -338,7 +338,7 @@ def load_config(path: Path) -> RunConfig:
     """Read a run's configuration; raises ConfigError that names the file, field and problem.
 
     A file may name another one as `extends`, in its own folder or a shipped one, and then contains
-    only the settings that differ.
+    only the settings that differ; `arms: null` removes the other file's `arms`.
     """
     with raising_config_error(path):
         return RunConfig.model_validate(_read_settings(find_config(path)))
@@ -374,11 +374,16 @@ def _read_settings(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, An
 
 
 def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with changes; mappings are merged, other values are replaced."""
+    """Return settings with changes; mappings are merged, other values are replaced.
+
+    A value that is None takes the setting away, which then has its default.
+    """
     merged = dict(base)
     for name, value in changes.items():
         old = merged.get(name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[name] = merge_settings(old, value)
         else:
             merged[name] = value

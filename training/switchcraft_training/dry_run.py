@@ -20,10 +20,11 @@ from pydantic import ValidationError
 from router_service.core.errors import ConfigError, SwitchcraftError
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers
-from switchcraft_training.data.splits import unique
+from switchcraft_training.data.splits import query_digest, unique
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import open_source, require_measured_rows
 from switchcraft_training.errors import DataError
+from switchcraft_training.models.distillation import find_teacher
 from switchcraft_training.models.encoders import find_encoder, load_untrained, packing_for
 from switchcraft_training.models.frozen import freeze
 from switchcraft_training.models.model import EncoderBranch
@@ -65,6 +66,7 @@ class DryRun:
 def dry_run(config: RunConfig, data: Path) -> DryRun:
     """Check everything that a run needs."""
     found = DryRun()
+    examples: Sequence[Example] = ()
     with found.noting():
         examples = _measured(config, data)
         found.facts.append(f"{config.name}: {_division(config, examples, data)}")
@@ -78,6 +80,8 @@ def dry_run(config: RunConfig, data: Path) -> DryRun:
         found.facts.append(_find_weights(source))
         encoder = load_untrained(source)
         packing_for(encoder, config.packing)
+        if settings.distilled is not None and examples:
+            find_teacher(encoder, has_rows=_has_other_rows(config, data, examples))
         freeze(EncoderBranch(encoder.model, 1, pooling="cls", dropout=0), settings.frozen_layers)
     if config.checking.paraphrases is not None:
         with found.noting():
@@ -112,6 +116,13 @@ def _measured(config: RunConfig, data: Path) -> tuple[Example, ...]:
         answered &= {row.example_id for row in rows}
     complete = [example for example in examples if example.id in answered]
     return tuple(complete[row] for row in unique(complete))
+
+
+def _has_other_rows(config: RunConfig, data: Path, measured: Sequence[Example]) -> bool:
+    """Return whether the sources have queries that are not measured."""
+    known = {query_digest(example) for example in measured}
+    sources = (open_source(each, data) for each in (config.source, *config.also))
+    return any(query_digest(each) not in known for source in sources for each in source.examples())
 
 
 def _division(config: RunConfig, examples: Sequence[Example], data: Path) -> str:

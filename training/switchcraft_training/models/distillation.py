@@ -59,18 +59,10 @@ def distil(
     Return the encoder itself if `config` does not ask for distillation. Raises ConfigError if
     the encoder is not a DistilBERT, or if there are no rows.
     """
-    settings, teacher = config.distilled, encoder.model
+    settings = config.distilled
     if settings is None:
         return encoder
-    if not isinstance(teacher, DistilBertModel):
-        problem = "needs a DistilBERT or a BERT; use such an encoder, or remove the setting"
-        raise ConfigError(encoder.name, FIELD, problem)
-    if not rows:
-        problem = (
-            "needs training-only rows that are not near-duplicates of measured rows; add a source"
-            " under `also`, or remove the setting"
-        )
-        raise ConfigError(encoder.name, FIELD, problem)
+    teacher = find_teacher(encoder, has_rows=bool(rows))
     branch = _new_student(teacher, settings, config.pooling)
     # The name of the file is the SHA-256 of everything that determines the student's weights.
     fields = config.model_dump(mode="json", include={"distilled", "pooling"})
@@ -92,6 +84,21 @@ def distil(
         requires_grad=True
     )  # `freeze` decides which layers are fine-tuned.
     return replace(encoder, model=branch.encoder)
+
+
+def find_teacher(encoder: PretrainedEncoder, *, has_rows: bool) -> DistilBertModel:
+    """Return the model of an encoder that can be distilled; raises ConfigError if it cannot."""
+    teacher = encoder.model
+    if not isinstance(teacher, DistilBertModel):
+        problem = "needs a DistilBERT or a BERT; use such an encoder, or remove the setting"
+        raise ConfigError(encoder.name, FIELD, problem)
+    if not has_rows:
+        problem = (
+            "needs training-only rows that are not near-duplicates of measured rows; add a source"
+            " under `also`, or remove the setting (`distilled: null`)"
+        )
+        raise ConfigError(encoder.name, FIELD, problem)
+    return teacher
 
 
 def _new_student(
