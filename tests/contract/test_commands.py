@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from switchcraft_training.cli import main as train
+from tests.bodies import BODY
 from tests.drills.processes import START_TIMEOUT_S
 
 COMMAND = [sys.executable, "-m", "router_service.cli"]
@@ -30,6 +32,34 @@ def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Pa
     assert (result.returncode, result.stdout) == (1, b"")
     assert options[1] in result.stderr.decode()
     assert result.stderr.count(b"\n") == 1
+
+
+def test_route_decides_for_a_configuration(tmp_path: Path) -> None:
+    """Only the configuration's arms are considered, at its prices, by its default policy."""
+    config = tmp_path / "gateway.yaml"
+    price = {"input_cost_per_token": 1.0, "output_cost_per_token": 1.0}
+    models = [
+        {"model_name": name, "litellm_params": {"model": model, "api_key": "none"} | prices}
+        for name, model, prices in (
+            ("haiku", "anthropic/claude-haiku-4-5-20251001", {}),
+            ("flash", "gemini/gemini-2.5-flash-lite", price),
+        )
+    ]
+    config.write_text(
+        json.dumps({"model_list": models, "router": {"default_policy": "utility=0.001"}})
+    )
+    result = subprocess.run(
+        [*COMMAND, "route", "--config", str(config)],
+        cwd=tmp_path,
+        input=json.dumps(BODY).encode(),
+        capture_output=True,
+        check=True,
+        timeout=START_TIMEOUT_S,
+    )
+    decision = json.loads(result.stdout)
+    assert decision["probabilities"].keys() == {"claude-haiku-4.5", "gemini-2.5-flash-lite"}
+    assert (decision["arm"], decision["policy"]) == ("claude-haiku-4.5", "utility=0.001")
+    assert decision["cost_usd"]["gemini-2.5-flash-lite"] > 1
 
 
 @pytest.mark.parametrize(
