@@ -102,17 +102,19 @@ class Recorded:
         return np.array(sorted(points))
 
 
-def divided(recorded: Recorded, count: int, seed: int, *, same_tools: bool) -> Iterator[Rows]:
-    """Yield for each fold some queries to learn from, which are none of the fold's.
+def divided(
+    recorded: Recorded, count: int, seed: int, *, same_tools: bool
+) -> Iterator[tuple[Rows, Rows]]:
+    """Yield the queries of each fold, and up to `count` other queries to learn from.
 
-    The recorded folds keep equal tools together; the others are drawn at random.
+    The recorded folds keep queries with equal tools together. With `same_tools`, folds are random.
     """
     rng = np.random.default_rng(seed)
     folds = rng.permutation(recorded.folds) if same_tools else recorded.folds
     for fold in np.unique(folds):
         others = np.flatnonzero(folds != fold)
-        yield np.flatnonzero(folds == fold)
-        yield rng.choice(others, min(count, len(others)), replace=False)
+        learned = rng.choice(others, min(count, len(others)), replace=False)
+        yield np.flatnonzero(folds == fold), learned
 
 
 def learned_curve(recorded: Recorded, labels: Floats, count: int, *, same_tools: bool) -> Floats:
@@ -120,8 +122,7 @@ def learned_curve(recorded: Recorded, labels: Floats, count: int, *, same_tools:
     found = []
     for seed in range(DRAWS):
         learned = recorded
-        parts = divided(recorded, count, seed, same_tools=same_tools)
-        for test, train in zip(parts, parts, strict=True):
+        for test, train in divided(recorded, count, seed, same_tools=same_tools):
             part = recorded.learn(labels, train, test)
             judged = learned.lessons.judged
             p_correct = judged.p_correct.copy()

@@ -72,7 +72,7 @@ def agrees(command: str) -> bool:
 
 
 def find_state_directory() -> Path:
-    """Return the user's state directory; raises ConfigError if there is none."""
+    """Return the user's state directory; raises ConfigError for a user without a home directory."""
     from router_service.settings.reading import state_directory
 
     found = state_directory(os.environ)

@@ -71,7 +71,7 @@ async def ask_model(
 
 
 async def _read(candidate: Candidate, opened: StartedAnswer) -> None:
-    """Read an answer to its end; raises UpstreamError if there is none that can be compared."""
+    """Read an answer to its end; raises UpstreamError for an error, and for too long an answer."""
     name, reader = opened.model.name, opened.reader
     if opened.status >= 400:
         raise UpstreamRefusedError(

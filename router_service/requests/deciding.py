@@ -102,12 +102,9 @@ def _conversation_id(plan: Plan, *, follows: bool) -> str | None:
     """
     if plan.request.endpoint.api is None:
         return None
-    if not (plan.arms and follows):
-        for model in plan.models:
-            if model.is_balanced:
-                break
-        else:
-            return None
+    is_followed = bool(plan.arms) and follows
+    if not (is_followed or any(model.is_balanced for model in plan.models)):
+        return None
     with suppress(InvalidRequestError):
         headers = plan.policy_headers
         return conversation_key(plan.request, headers.session, headers.key.name)

@@ -132,7 +132,8 @@ CASES: list[tuple[dict[str, object], list[float]]] = [
     ({"verdict": 0.0}, [0, 1]),
     ({"is_contradicted": True}, [0, 1]),
 ]
-"""Facts about the delivered answer, which is the cheap model's, and who is right."""
+"""What is known of the delivered answer, which the cheap model gave, and the expected `is_right` of
+the cheap model and of the teacher."""
 
 
 @pytest.mark.parametrize(("facts", "expected"), CASES)

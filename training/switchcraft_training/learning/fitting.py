@@ -143,14 +143,14 @@ class Outcome:
 
     @classmethod
     def of_column(cls, lessons: Lessons, columns: Rows) -> Outcome:
-        """Return what comes of asking one member for each request, (requests,)."""
+        """Return the outcome of asking one member for each request; `columns` are (requests,)."""
         rows = np.arange(len(lessons))
         layers = (lessons.is_teachers, lessons.cost_usd, lessons.seconds)
         return cls(*(layer[rows, columns] for layer in layers))
 
     @classmethod
     def of_answers(cls, lessons: Lessons, answers: VerifiedAnswers) -> Outcome:
-        """Return what comes of a verified policy."""
+        """Return the outcome of answers that a verified policy has accepted."""
         return cls(*answers.outcome(lessons.is_teachers, lessons.cost_usd, lessons.seconds))
 
     def take(self, rows: Rows, other: Outcome) -> Outcome:

@@ -59,8 +59,9 @@ class Lessons:
     requests: Sequence[SampledRequest]
     sessions: Rows
     is_right: Floats
-    """1 if the answer makes the reference's calls, and else 0. The reference is the delivered
-    answer if its client confirmed it, and otherwise the teacher's; NaN if there is none."""
+    """1 if a member's answer makes the expected calls, otherwise 0, (requests, members). The
+    expected calls are those of the delivered answer if its client confirmed it, and otherwise the
+    teacher's. NaN if a request has no expected calls."""
     is_teachers: Floats
     """1 if the answer makes the teacher's calls, and else 0."""
     teacher_calls: NDArray[np.bool_]
