@@ -6,6 +6,7 @@ function, which asks the configuration's deployments as a gateway does.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -61,6 +62,12 @@ async def own_gateway(settings: Settings, router: Router) -> AsyncIterator[Post]
                 return Response(answer.status_code, wait, answer.text)
 
             yield post
+
+
+def show_progress() -> None:
+    """Let the training package say on stderr how far it is."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("switchcraft_training").setLevel(logging.INFO)
 
 
 def agrees(command: str) -> bool:

@@ -19,6 +19,7 @@ from router_service.cli.asking_models import (
     agrees,
     find_state_directory,
     own_gateway,
+    show_progress,
     show_use,
 )
 from router_service.command_line import SEVERAL, Count
@@ -91,6 +92,7 @@ def learn(
     _show_plan(prepared, budget)
     if dry_run:
         return 0
+    show_progress()
     if any(prepared.unanswered):
         if not (yes or agrees(COMMAND)):
             return 1

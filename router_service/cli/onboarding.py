@@ -6,7 +6,6 @@ It gives the training package a function that asks the configuration's deploymen
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from router_service.cli.asking_models import agrees, find_state_directory, own_gateway, show_use
+from router_service.cli.asking_models import (
+    agrees,
+    find_state_directory,
+    own_gateway,
+    show_progress,
+    show_use,
+)
 from router_service.command_line import Count
 from router_service.core.errors import ConfigError, MissingExtraError
 
@@ -101,14 +106,13 @@ def onboard(
     if not _are_reachable(chosen):
         print("Nothing was written. Correct what failed, and run the same command again.")
         return 1
+    show_progress()
     status, advice = asyncio.run(_ask(questions, settings, router, budget_usd))
     if status:
         print(f"{advice}\nNo artifact was written.", file=sys.stderr)
         return status
     created = f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}"
     directory = out or state / "artifacts" / f"{artifact.manifest.name}-{created}"
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("switchcraft_training").setLevel(logging.INFO)
     manifest = joining.join_newcomers(artifact, questions, directory)
     for each in found:
         facts = manifest.onboarded[each.name]

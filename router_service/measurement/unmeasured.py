@@ -48,7 +48,7 @@ def can_join(artifact: Artifact, price: Price | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _AccuracyByCost:
+class AccuracyByCost:
     """Accuracy as a line over the logarithm of the expected cost, which does not fall.
 
     No estimate is outside of the range of the accuracies that the line was fitted to.
@@ -62,7 +62,7 @@ class _AccuracyByCost:
     """Standard deviation of the accuracies around the line."""
 
     @classmethod
-    def fit(cls, costs_usd: Sequence[float], accuracies: Sequence[float]) -> _AccuracyByCost:
+    def fit(cls, costs_usd: Sequence[float], accuracies: Sequence[float]) -> AccuracyByCost:
         """Fit the line to models; with fewer than three, it is level."""
         logs, values = np.log(costs_usd), np.array(accuracies)
         slope = max(0.0, float(np.polyfit(logs, values, 1)[0])) if len(values) > 2 else 0.0
@@ -92,7 +92,7 @@ def with_unmeasured(
     measured = {arm: each.value for arm, each in single_accuracies(artifact).items()}
     rates = measured or manifest.base_rates
     costs_usd = [manifest.profile[arm].cost_usd() for arm in rates]
-    line = _AccuracyByCost.fit(costs_usd, [*rates.values()])
+    line = AccuracyByCost.fit(costs_usd, [*rates.values()])
     profiles = [manifest.profile[arm] for arm in manifest.arms]
     n = min(each.n for each in profiles)
     tokens = {

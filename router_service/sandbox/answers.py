@@ -4,8 +4,9 @@ Tests may rely on these rules. If there are tools, one is called, unless the req
 the last message is a tool's result (this ends an agent's loop). It is the tool that shares most
 words with the latest text of the user, or the first of several equal ones. Unless the request
 forbids parallel calls, it is followed by calls of all other tools whose whole name occurs in the
-text. If a request asks to see the model's reasoning, the answer begins with some. Like providers,
-the sandbox refuses reasoning whose proof is not its own.
+text. The model `SMALL_MODEL` is worse than the others: it reads only the first `SMALL_CHARACTERS`
+of the text and makes one call. If a request asks to see the model's reasoning, the answer begins
+with some. Like providers, the sandbox refuses reasoning whose proof is not its own.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ NAME_WEIGHT = 3
 """Weight of a word in a tool's name, compared to a word in its description."""
 
 MAX_CALLS = 8
+SMALL_MODEL, SMALL_CHARACTERS = "sandbox-small", 60
 REASONING_TOKENS = 64
 FRAGMENT_CHARACTERS = 16
 """Length of the text in one event; OpenAI sends about one token, 4 characters."""
@@ -75,6 +77,8 @@ def make_answer(api: Api, request: Request) -> Answer:
     _check_proofs(request)
     prompt = encode_prompt(request)
     query = find_query(request)
+    if request.model == SMALL_MODEL:
+        query, request = query[:SMALL_CHARACTERS], replace(request, is_parallel=False)
     # Ids must differ between the turns of a conversation, and be the same for the same request.
     seed = zlib.crc32(prompt)
     calls = [

@@ -12,7 +12,9 @@ from switchcraft_training.config import PACKAGE, RunConfig, dump_config, load_co
 
 REFERENCE = Path("configs/reference-pool.yaml")
 SHIPPED = sorted(
-    path for path in (PACKAGE / "configs").rglob("*.yaml") if "pools" not in path.parts
+    path
+    for path in (PACKAGE / "configs").rglob("*.yaml")
+    if "pools" not in path.parts and path.stem != "small"  # own-data.yaml extends it
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from switchcraft_training.cli import main
-from switchcraft_training.config import merge_settings
+from switchcraft_training.config import PACKAGE, merge_settings
 from tests.training.conftest import ARMS
 from tests.training.runs import write_weather_run
 
@@ -71,6 +71,18 @@ def test_distillation_without_further_rows_is_found_before_training(
     printed = capsys.readouterr().out
     assert "encoder.distilled: needs training-only rows" in printed
     assert "the run cannot start: 1 problem(s)" in printed
+
+
+def test_template_for_own_data_can_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy of the template runs on rows and answers that are where its comments say."""
+    write_weather_run(tmp_path / "answers", ("large", "small"))
+    (tmp_path / "answers" / "rows.jsonl").rename(tmp_path / "rows.jsonl")
+    template = tmp_path / "own-data.yaml"
+    template.write_bytes((PACKAGE / "configs" / template.name).read_bytes())
+    assert dry_run(template, tmp_path) == 0, capsys.readouterr().out
+    assert "own-data: 50 measured queries in 3 folds" in capsys.readouterr().out
 
 
 def test_run_that_can_start_says_what_it_found(

@@ -147,16 +147,20 @@ def stage(name: str) -> Iterator[None]:
 def each_part(parts: Sequence[Item], unit: str) -> Iterator[Item]:
     """Yield the parts of the current stage one after the other, and log which one is running.
 
-    `unit` is what a part is called, for example `fold`.
+    From the second one on, the line says until when all parts will take. `unit` is what a part is
+    called, for example `fold`.
     """
     stages = _stages.get()
     if not stages.current:
         yield from parts
         return
+    started_s = time.monotonic()
     try:
         for number, part in enumerate(parts):
             stages.part = f"{unit} {number + 1} of {len(parts)}"
-            stages.log(stages.title)
+            left_s = (time.monotonic() - started_s) * (len(parts) - number) / max(number, 1)
+            end = f", until about {_clock_time(left_s)}" if number else ""
+            stages.log(f"{stages.title}{end}")
             yield part
     finally:
         stages.part = ""
@@ -221,8 +225,8 @@ def add_part(part: PartUsage) -> None:
 class Bar:
     """Progress of a loop within the current stage; a context manager.
 
-    `is_hidden` shows nothing, for example in all processes except the main one. In a log, a line
-    follows the previous one after `log_every_s`.
+    `done` units were finished earlier. `is_hidden` shows nothing, for example in all processes
+    except the main one. In a log, a line follows the previous one after `log_every_s`.
     """
 
     def __init__(
@@ -231,6 +235,7 @@ class Bar:
         total: int,
         unit: str,
         *,
+        done: int = 0,
         is_hidden: bool = False,
         log_every_s: float = LOG_EVERY_S,
     ) -> None:
@@ -238,13 +243,15 @@ class Bar:
         title = self._stages.title
         is_hidden = is_hidden or title == _PART
         self._what = f"{title}: {what}" if title else what
-        self._total, self._unit, self._done = total, unit, 0
+        self._total, self._unit, self._done, self._earlier = total, unit, done, done
+        self._figures = ""
         self._log_every_s = log_every_s
         self._started = self._logged = time.monotonic()
         is_terminal = sys.stderr.isatty()
         self._logs = not (is_hidden or is_terminal)
         self._bar = tqdm(
             total=total,
+            initial=done,
             desc=self._what,
             unit=unit,
             bar_format=_BAR_FORMAT,
@@ -267,7 +274,8 @@ class Bar:
 
     @property
     def _state(self) -> str:
-        return f"{self._what}: {self._done} of {self._total} {self._unit}"
+        state = f"{self._what}: {self._done} of {self._total} {self._unit}"
+        return ", ".join(filter(None, (state, self._figures)))
 
     def update(self, done: int = 1) -> None:
         """Add finished units, and log a line if the last one is old enough."""
@@ -276,12 +284,18 @@ class Bar:
         now = time.monotonic()
         if self._logs and now - self._logged >= self._log_every_s:
             self._logged = now
-            left_s = (now - self._started) / self._done * (self._total - self._done)
+            unit_s = (now - self._started) / (self._done - self._earlier)
+            left_s = unit_s * (self._total - self._done)
             self._stages.log(f"{self._state}, until about {_clock_time(left_s)}")
 
-    def show(self, **figures: float) -> None:
-        """Show figures, such as the loss, after the bar."""
-        self._bar.set_postfix(figures, refresh=False)
+    def show(self, figures: str) -> None:
+        """Show figures, such as the loss, after the bar, or in the next line of a log."""
+        self._figures = figures
+        self._bar.set_postfix_str(figures, refresh=False)
+
+    def print_line(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(line, file=sys.stderr)
 
 
 def track(

@@ -135,7 +135,7 @@ class UnfamiliarStudy:
         save_manifest(directory, manifest.model_copy(update=changes))
 
 
-class _Answers(NamedTuple):
+class Answers(NamedTuple):
     """Answers of every arm to the queries of a table; `correct` is (queries, arms).
 
     Answers inside of tool loops are partly made up.
@@ -148,11 +148,11 @@ class _Answers(NamedTuple):
     is_made_up: bool = False
 
 
-class _AllAnswers(NamedTuple):
+class AllAnswers(NamedTuple):
     """Answers to learn from, plain and in contexts, and those to be tested with, by context."""
 
-    learned: Sequence[_Answers]
-    tested: Mapping[str, _Answers]
+    learned: Sequence[Answers]
+    tested: Mapping[str, Answers]
 
 
 EARLY_SHARE, REPEATED_SHARE = 0.08, 0.08
@@ -173,7 +173,7 @@ class _Queries:
     calls: Sequence[Mapping[int, tuple[Call, ...] | None]]
     seed: int
 
-    def plain(self) -> _Answers:
+    def plain(self) -> Answers:
         """Return the answers without context."""
         return self._answers(self.table.examples, self.calls, self.table.correct)
 
@@ -184,7 +184,7 @@ class _Queries:
         correct: Floats,
         *,
         is_made_up: bool = False,
-    ) -> _Answers:
+    ) -> Answers:
         candidates = read_candidates(examples, calls)
         is_right = correct == 1
         corrupted: Sequence[Sequence[CorruptedAnswer]] = [()] * len(examples)
@@ -193,7 +193,7 @@ class _Queries:
                 examples, calls, candidates, lambda row, arm: bool(is_right[row, arm]), self.seed
             )
         most_tools = max(len(example.request["tools"]) for example in examples)
-        return _Answers(candidates, correct, corrupted, most_tools, is_made_up)
+        return Answers(candidates, correct, corrupted, most_tools, is_made_up)
 
     def wrapped(
         self,
@@ -202,7 +202,7 @@ class _Queries:
         progress: Progress = Progress.BEFORE,
         *,
         is_tested: bool,
-    ) -> _Answers:
+    ) -> Answers:
         """Return the answers in context, which is made of the queries of the same fold."""
         table, rng = self.table, random.Random(self.seed + number)  # noqa: S311 - no secret
         examples, correct = [*table.examples], table.correct.copy()
@@ -290,7 +290,7 @@ def _answer_in_loop(
         correct[arm] = float(is_right)
 
 
-def _read_answers(config: RunConfig, table: Table, recordings: Path) -> _AllAnswers:
+def read_answers(config: RunConfig, table: Table, recordings: Path) -> AllAnswers:
     """Read the answers to learn from and to test with."""
     source = require_answers(config, recordings)
     queries = _Queries(table, recorded_calls(source, table.examples, config.arms), config.seed)
@@ -310,21 +310,21 @@ def _read_answers(config: RunConfig, table: Table, recordings: Path) -> _AllAnsw
         str(progress): queries.wrapped(EVERYTHING, 50, progress, is_tested=True)
         for progress in LOOPS
     }
-    return _AllAnswers(learned, {PLAIN: plain, **tested, **loops})
+    return AllAnswers(learned, {PLAIN: plain, **tested, **loops})
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class Settings:
     """What all parts of a study share. `costs_usd` are the arms' expected costs, (arms,)."""
 
     table: Table
-    answers: _AllAnswers
+    answers: AllAnswers
     costs_usd: Floats
     seed: int
     effort: FitEffort
 
     def data(
-        self, answers: Sequence[_Answers], rows: NDArray[np.int64], reliabilities: Floats
+        self, answers: Sequence[Answers], rows: NDArray[np.int64], reliabilities: Floats
     ) -> VerifierData:
         """Return some queries with all of these answers; the router's view of them is not read."""
         count = len(answers) * len(rows)
@@ -353,7 +353,7 @@ class _Studied(NamedTuple):
     judged: Mapping[str, JudgedAnswers]
 
 
-def _study_part(settings: _Settings, part: _Part) -> _Studied:
+def _study_part(settings: Settings, part: _Part) -> _Studied:
     """Fit a verifier on queries plain and in context, and let it judge the others."""
     answers, reliabilities = settings.answers, settings.table.correct[part.train].mean(axis=0)
     known = settings.data(answers.learned, part.train, reliabilities)
@@ -391,11 +391,11 @@ def study_unfamiliar(  # noqa: PLR0913
     """
     with stage(UNFAMILIAR):
         with step("answers in context"):
-            answers = _read_answers(config, table, recordings)
+            answers = read_answers(config, table, recordings)
         rows = np.arange(len(table))
         folds = np.unique(table.folds)
         parts = [_Part(rows[table.folds != fold], rows[table.folds == fold]) for fold in folds]
-        settings = _Settings(table, answers, costs_usd, config.seed, effort)
+        settings = Settings(table, answers, costs_usd, config.seed, effort)
         *tested, final = workers.map(
             _study_part, settings, [*parts, _Part(rows, rows[:0])], "verifier"
         )

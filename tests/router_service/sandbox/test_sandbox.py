@@ -11,7 +11,7 @@ import pytest
 from router_service.apis.chat.api import CHAT
 from router_service.apis.conversation import Json
 from router_service.apis.parts import Answer, ToolUse
-from router_service.sandbox.answers import make_answer
+from router_service.sandbox.answers import SMALL_MODEL, make_answer
 from router_service.sandbox.provider import run_in_thread
 
 ASK: Any = [{"role": "user", "content": "What is the weather in Oslo for 3 days, in fahrenheit?"}]
@@ -82,12 +82,18 @@ def chosen(name: str) -> dict[str, Any]:
         ("the weather", {"tool_choice": "required"}, ["get_weather"]),
         ("the weather", chosen("book_flight"), ["book_flight"]),
         ("the weather", {"tools": []}, []),
+        ("The stock price, and get the weather", {"model": SMALL_MODEL}, ["getStockPrice"]),
+        (f"{'Please, ' * 10}the weather", {"model": SMALL_MODEL}, ["send_email"]),
+        (f"{'Please, ' * 10}the weather", {"model": "m"}, ["get_weather"]),
     ],
 )
 def test_tools_that_match_the_query_are_called(
     query: str, fields: dict[str, Any], names: list[str]
 ) -> None:
-    """Names and descriptions count, in any case and number, and `tool_choice` is obeyed."""
+    """Names and descriptions count, in any case and number, and `tool_choice` is obeyed.
+
+    The small model makes one call, and does not read to the end.
+    """
     assert called(query, **fields) == names
 
 

@@ -32,12 +32,20 @@ def endpoint(url: str, faults: str = "delay_s=0", **fields: object) -> Mapping[s
     return {"base_url": url, "extra_headers": {"x-sandbox": faults}, **fields}
 
 
-def test_every_arm_answers_every_query_repeatedly(case: Case, sandbox: Sandbox) -> None:
-    """Answers have calls, tokens and cost, and are sorted; a second run sends no requests."""
+def test_every_arm_answers_every_query_repeatedly(
+    case: Case, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Answers have calls, tokens and cost, and are sorted; a second run sends no requests.
+
+    Without a terminal, progress is lines.
+    """
+    caplog.set_level("INFO")
     case.pool({"one": endpoint(sandbox.base_url), "two": endpoint(sandbox.base_url)})
     before = sandbox.stats()["requests"]
     done = case.label("--attempts", "2")
     assert (done.returncode, sandbox.stats()["requests"] - before) == (0, 48), done.stderr
+    assert "asking: 48 of 48 questions, 0.0048 USD" in caplog.text
+    assert "\r" not in done.stderr
     rows = case.answers()
     keys = [(row["example_id"], row["arm"], row["attempt"]) for row in rows]
     assert keys == [

@@ -118,6 +118,24 @@ def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
     assert found.cost_usd.policies["theta=0.5"].n == 2
 
 
+def test_output_fits_a_terminal_and_shares_stay_shares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables and notes have at most 80 columns, and no interval of a share leaves 0 to 100%."""
+    pair = (ARMS[0], ARMS[5])
+    lines = [*log_lines(30, 0.4, arms=pair, text="Book a table"), negative_evidence("d1")]
+    log = write_log(tmp_path / "log", lines)
+    status, printed, _ = run(capsys, log, "--artifact", SHIPPED, "--out", tmp_path)
+    assert status == 0
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "+26.6]  -2.700 [-4.500, -1.200]" in printed, "numbers are not wrapped"
+    found = json.loads((tmp_path / "replay.json").read_bytes())
+    for reward in ("accuracy", "contradicted"):
+        for each in found[reward]["policies"].values():
+            ends = [each[name]["interval"] for name in ("ips", "snips", "dr")]
+            assert 0 <= np.min(ends) <= np.max(ends) <= 1
+
+
 def test_another_artifact_decides_by_its_own_predictions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

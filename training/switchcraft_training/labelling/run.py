@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from asyncio import TaskGroup
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Event
-from types import TracebackType
-from typing import Final, Self
 
 from aiolimiter import AsyncLimiter
 from tenacity import (
@@ -23,7 +20,6 @@ from tenacity import (
     stop_when_event_set,
     wait_random_exponential,
 )
-from tqdm import tqdm
 
 from router_service.apis.conversation import Json
 from router_service.core.errors import SwitchcraftError
@@ -38,6 +34,7 @@ from switchcraft_training.labelling.answers import (
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
 from switchcraft_training.labelling.sender import Sender
 from switchcraft_training.labelling.store import Store
+from switchcraft_training.progress import Bar
 from switchcraft_training.records import Judged
 
 STOP_AFTER_FAILURES = 20
@@ -45,11 +42,6 @@ STOP_AFTER_FAILURES = 20
 the pool's parameters."""
 
 _BACKOFF = wait_random_exponential(multiplier=1, max=60)
-
-_BAR_FORMAT: Final = (
-    "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} to go{postfix}]"
-)
-"""tqdm's format without the rate, so that the cost fits into 80 columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,29 +143,18 @@ class SpendingBudget:
         return self._spent_usd + self._reserved_usd + usd <= self._cap_usd
 
 
-class ProgressBar:
-    """Progress bar on stderr with counts, cost and estimated remaining cost; a context manager."""
+class ProgressBar(Bar):
+    """Progress on stderr with counts, cost and estimated remaining cost; a context manager."""
 
     def __init__(self, unanswered: Mapping[str, int], answered: int, spent_usd: float) -> None:
         """Start with each arm's unanswered questions, and the answers and cost of earlier runs."""
+        super().__init__("asking", answered + sum(unanswered.values()), "questions", done=answered)
         self._left = Counter(unanswered)
         self._costs_usd: defaultdict[str, float] = defaultdict(float)
         self._answered: Counter[str] = Counter()
         self._spent_usd = spent_usd
         self.failed = 0
-        total = answered + self._left.total()
-        self._bar = tqdm(total=total, initial=answered, bar_format=_BAR_FORMAT, dynamic_ncols=True)
         self._show_costs()
-
-    def __enter__(self) -> Self:
-        """Return the bar."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
-    ) -> None:
-        """Close the bar, which stays visible."""
-        self._bar.close()
 
     @property
     def answered(self) -> int:
@@ -201,7 +182,7 @@ class ProgressBar:
         self._left[arm] -= 1
         self._answered[arm] += 1
         self._costs_usd[arm] += cost_usd
-        self._bar.update()
+        self.update()
 
     def add_failure(self, arm: str) -> None:
         """Count a question that remains without an answer."""
@@ -213,14 +194,10 @@ class ProgressBar:
         """Leave a stopped arm out of the estimate."""
         self._left[arm] = 0
 
-    def print_line(self, line: str) -> None:
-        """Print a line above the bar."""
-        self._bar.write(line, file=sys.stderr)
-
     def _show_costs(self) -> None:
         usd = f"{self._spent_usd:.4f} USD, ~{self.left_usd:.4f} to go"
         failed = f", {self.failed} failed" if self.failed else ""
-        self._bar.set_postfix_str(usd + failed, refresh=False)
+        self.show(usd + failed)
 
 
 class _EndpointQueue:

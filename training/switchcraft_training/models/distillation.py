@@ -165,7 +165,7 @@ def _train_student(
                 optimizer.step()
                 schedule.step()
                 progress.update()
-                progress.show(unexplained=loss.item() / 2)
+                progress.show(f"unexplained={loss.item() / 2:.3g}")
 
 
 def _loss(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> Tensor:

@@ -205,9 +205,9 @@ def _fit(task: Task, state: RunState, checkpoints: Checkpoints) -> None:
             if best_epoch(state.epochs, settings) is epoch:
                 state.keep_best(task.module)
             if math.isnan(epoch.loss):  # There are no validation rows.
-                progress.show(train_loss=epoch.train_loss)
+                progress.show(f"train_loss={epoch.train_loss:.3g}")
             else:
-                progress.show(loss=epoch.loss, macro_f1=epoch.macro_f1)
+                progress.show(f"loss={epoch.loss:.3g}, macro_f1={epoch.macro_f1:.3g}")
             checkpoints.save(epoch.number, parts)
 
 

@@ -32,7 +32,7 @@ release of 2021, which resamples rounds and does not support conversations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -62,12 +62,21 @@ class Reward:
     """A quantity to estimate, such as accuracy or cost.
 
     `seen` (n,) has the observed values, NaN if unknown. `expected` (n, arms) has the predictions of
-    the outcome model. `worse` says which values are worse (`high` for a cost).
+    the outcome model. `worse` says which values are worse (`high` for a cost). A value is from 0 to
+    `most`, and so are its estimates; a weighted mean alone could be outside.
     """
 
     seen: Floats
     expected: Floats
     worse: Literal["low", "high"]
+    most: float = np.inf
+
+    def within(self, found: Estimate | None) -> Estimate | None:
+        """Return an estimate and its interval within the range of the values."""
+        if found is None:
+            return None
+        value, low, high = np.clip([found.value, *found.interval], 0, self.most).tolist()
+        return replace(found, value=value, interval=(low, high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +166,9 @@ def estimate_policies(
             is_thin=tried < ENOUGH_TRIED and differs,
             effective_n=float(weight.sum() ** 2 / (weight**2).sum()) if weight.any() else 0.0,
             mean_weight=ratio(weight_sum, count, n) if is_covered else None,
-            ips=ratio(weighted, count, n) if is_covered else None,
-            snips=ratio(weighted, weight_sum, n) if is_covered else None,
-            dr=ratio(robust, count, n),
+            ips=reward.within(ratio(weighted, count, n)) if is_covered else None,
+            snips=reward.within(ratio(weighted, weight_sum, n)) if is_covered else None,
+            dr=reward.within(ratio(robust, count, n)),
             model=float(model[0] / count[0]),
             regret=ratio(loss, count, n),
         )

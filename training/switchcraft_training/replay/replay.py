@@ -189,9 +189,10 @@ def estimate_results(
     expected_wrong = float((1 - p_correct[np.arange(len(columns)), columns["chosen"]]).sum())
     found = float(np.nan_to_num(columns["contradicted"]).sum())
     detection = min(1.0, found / expected_wrong) if expected_wrong else 0.0
-    accuracy = Reward(columns["correct"], p_correct, worse="low")
+    accuracy = Reward(columns["correct"], p_correct, worse="low", most=1)
     cost_usd = Reward(columns["cost_usd"], columns["logged_costs_usd"], worse="high")
-    contradicted = Reward(columns["contradicted"], detection * (1 - p_correct), worse="high")
+    expected = detection * (1 - p_correct)
+    contradicted = Reward(columns["contradicted"], expected, worse="high", most=1)
     chosen = {name: predictions.choose(rule) for name, rule in rules.items()}
 
     def estimate(reward: Reward) -> RewardEstimates:
@@ -249,11 +250,10 @@ def print_replay(found: Replay) -> None:
     console.print(
         f"{found.replayed:,} of {found.decisions:,} decisions, {found.conversations:,}"
         f" conversations; {with_feedback} with feedback, {explored} logged with exploration on",
-        soft_wrap=True,
     )
     for reason, count in found.left.items():
-        console.print(f"left out: {count:,} {reason}", soft_wrap=True)
-    console.print(f"probabilities: {found.artifact or 'as logged'}", soft_wrap=True)
+        console.print(f"left out: {count:,} {reason}")
+    console.print(f"probabilities: {found.artifact or 'as logged'}")
     overlap = found.overlap
     if overlap is not None and overlap.learned is None:
         console.print(
@@ -261,7 +261,6 @@ def print_replay(found: Replay) -> None:
             " not record the queries that it has learned from. If it has learned from these, its"
             " results on new traffic are worse.",
             style="bold",
-            soft_wrap=True,
         )
     elif overlap is not None and overlap.learned:
         console.print(
@@ -269,14 +268,9 @@ def print_replay(found: Replay) -> None:
             f" {overlap.queries:,} queries ({overlap.share:.1%}). Its results on new traffic are"
             " worse. Replay decisions that were logged after its training data.",
             style="bold",
-            soft_wrap=True,
         )
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("policy")
-    table.add_column("estimate")
-    table.add_column("accuracy, %", justify="right")
-    table.add_column("USD per 1,000", justify="right")
+    table = _table("estimate", "accuracy, %", "USD per 1,000")
     table.add_row(
         "logged choices", "mean", _percent(found.accuracy.chosen), _usd(found.cost_usd.chosen)
     )
@@ -299,7 +293,16 @@ def print_replay(found: Replay) -> None:
     if found.evidence:
         console.print(_side_by_side(found))
     for note in _notes(found):
-        console.print(note, soft_wrap=True)
+        console.print(note)
+
+
+def _table(*columns: str) -> Table:
+    """Return a table of policies that fits into 80 characters; only their names are wrapped."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("policy")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def _side_by_side(found: Replay) -> Table:
@@ -307,10 +310,7 @@ def _side_by_side(found: Replay) -> Table:
 
     Weak evidence has its own column, so that nobody takes it for a verdict.
     """
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("policy", no_wrap=True)
-    for name in ("accuracy, %", "contradicted, %", "USD per 1,000", "covered, %"):
-        table.add_column(name, justify="right")
+    table = _table("accuracy, %", "contradicted, %", "USD per 1,000", "covered, %")
     scales = ((100, 1), (100, 1), (1_000, 3))
     parts: dict[str, Results] = {"all requests": found}
     parts |= {f"{name} tools": part for name, part in (found.by_tools or {}).items()}
