@@ -17,7 +17,7 @@ import argparse
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, zip_longest
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ from switchcraft_training.workers import Workers
 FACTORS = (3.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0)
 """Prices of a correct answer, in units of the expected cost of the strongest model."""
 
-ROUNDS = 5
+FOLDS = 5
 
 
 class Part(NamedTuple):
@@ -198,16 +198,12 @@ def _select_arms(answers: Answers, arms: Sequence[int]) -> Answers:
 
 
 def all_parts(arms: int) -> Iterator[Part]:
-    """Yield every pool in a fold, and then in the others."""
-    pools, ones = [*combinations(range(arms), 4)], [*combinations(range(arms), 1)]
-    every = len(pools) // len(ones) + 1
-    for number in range(ROUNDS):
-        for one, start in zip_longest(ones, range(0, len(pools), every)):
-            if one is not None:
-                yield Part(one, (one[0] + number) % ROUNDS)
-            if start is not None:
-                for place in range(start, min(start + every, len(pools))):
-                    yield Part(pools[place], (place + number) % ROUNDS)
+    """Yield every pool in one of the folds, in random order, and then in the others."""
+    pools = [(column,) for column in range(arms)] + [*combinations(range(arms), 4)]
+    order = np.random.default_rng(0).permutation(len(pools)).tolist()
+    for number in range(FOLDS):
+        for place in order:
+            yield Part(pools[place], (place - arms + number) % FOLDS)
 
 
 def print_table(recorded: Recorded, parts: Sequence[Part]) -> None:

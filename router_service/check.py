@@ -165,11 +165,16 @@ def _check_router(settings: Settings) -> Iterator[Finding]:
         for arm in manifest.arms
         if arm in pool.by_arm
     )
-    missing = ", ".join(arm for arm in manifest.arms if arm not in pool.by_arm)
+    measured_arms = [arm for arm in manifest.arms if arm not in router.unmeasured]
+    missing = ", ".join(arm for arm in measured_arms if arm not in pool.by_arm)
     place = "published" if publication else str(router.artifact.directory)
     without = f"; without a model, so never chosen: {missing}" if missing else ""
     measured = f". {str(manifest.knowledge).removesuffix('.')}" if manifest.knowledge else ""
-    count = f"{len(pool.by_arm)} of {len(manifest.arms)} arms"
+    known = sum(arm in pool.by_arm for arm in measured_arms)
+    count = f"{known} of {len(measured_arms)} arms"
+    if router.unmeasured:
+        models = "model" if len(router.unmeasured) == 1 else "models"
+        count = f"{count} and {len(router.unmeasured)} unmeasured {models}"
     runs = f". Runs {router.execution}"
     detail = f"{place}: {count}: {served or 'none'}{without}{measured}{runs}"
     yield Finding("router", Status.OK, detail)

@@ -96,6 +96,10 @@ def show_use(settings: Settings, directory: Path, *, publish: bool) -> None:
         from switchcraft_training.publishing.command import publish as publish_artifact
 
         publish_artifact(directory, to=str(place), role="canary")
+        print(
+            f"If it does well, `switchcraft-train publish --to {place} --promote` makes it the"
+            " stable release; `--withdraw canary` takes it back."
+        )
         return
     print(
         f"The new artifact is {directory}\nTo use it, set `artifact: {directory}` in the section"

@@ -195,6 +195,11 @@ class Explainer:
             f" {best.accuracy.value:.1%}."
         )
         sentences = [first]
+        if estimated := self._router.artifact.manifest.estimated_arms:
+            sentences[0] += (
+                f" This is estimated, because most answers of {', '.join(estimated)} were not"
+                " recorded."
+            )
         if addition is not None:
             added = ", ".join(arm for arm in addition.arms if arm not in self._pool.by_arm)
             sentences.append(

@@ -17,7 +17,7 @@ from router_service.settings import Deployment, Model, Settings
 from router_service.settings.deployments import PROVIDERS
 from router_service.settings.platforms import AZURE_HOSTS
 
-ONBOARD = "let it join with `switchcraft onboard CONFIG`, which asks it 100 queries"
+ONBOARD = "let it join with `switchcraft onboard CONFIG`, which asks 100 queries"
 """How a model that no arm stands for becomes an arm."""
 
 EFFORT_PARAMETERS = frozenset(

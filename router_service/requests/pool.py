@@ -16,7 +16,6 @@ from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.explanations import arm_label
 from router_service.prices import Listing, look_up, look_up_id, look_up_name
 from router_service.requests.mapping import (
-    ONBOARD,
     ArmIds,
     ArmMapping,
     Basis,
@@ -355,8 +354,9 @@ def pool_notes(pool: Pool, measured_prices: Mapping[str, Price]) -> tuple[PoolNo
     if estimated:
         text = (
             "not measured by the artifact, so they take part in verified answers only, and their"
-            f" accuracy is estimated from their prices: {', '.join(estimated)}. To measure them,"
-            f" {ONBOARD}. To serve them by name only, set router.unknown_models: name_only"
+            f" accuracy is estimated from their prices: {', '.join(estimated)}."
+            " `switchcraft onboard CONFIG` measures them with 100 queries each. To serve them by"
+            " name only, set router.unknown_models: name_only"
         )
         notes.append(PoolNote(text, lines=(text,)))
     if mapping.unrouted:

@@ -75,6 +75,17 @@ def test_usable_configuration_has_no_failure(
     assert KEY not in str(findings)
 
 
+def test_unmeasured_models_are_no_arms_that_were_measured(tmp_path: Path) -> None:
+    """The router has figures for none of two models of this year, and says how to measure them."""
+    model = "litellm_params: {model: openai/gpt-5.5, api_key: k}"
+    other = "litellm_params: {model: openrouter/minimax/minimax-m3, api_key: k}"
+    path = tmp_path / "config.yaml"
+    path.write_text(f"model_list: [{{model_name: a, {model}}}, {{model_name: b, {other}}}]")
+    details = [each.detail for each in check(path) if each.subject == "router"]
+    assert "0 of 8 arms and 2 unmeasured models: a, b; without a model" in details[0]
+    assert "`switchcraft onboard CONFIG` measures them" in details[1]
+
+
 def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> None:
     """A failed check does not end the others, and each says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,6 @@ from router_service.artifact import SHIPPED, Artifact
 from router_service.cli.commands import app
 from router_service.predictor.model import logit, sigmoid
 from router_service.router import Router
-from router_service.runtime.engine import EngineBuilder
-from router_service.runtime.reloading import ReloadSource, load_first_router
-from router_service.serving.app import create_app
-from router_service.settings import read_settings
 from switchcraft_training.cli import main
 from switchcraft_training.errors import DataError
 from switchcraft_training.labelling.asking import CAPPED
@@ -45,6 +40,7 @@ from switchcraft_training.learning.learned import LOST_ACCURACY, lost_accuracy, 
 from switchcraft_training.learning.questions import CONCURRENCY
 from tests.bodies import CHAT
 from tests.serving import served, wait_for
+from tests.training.gateways import gateway, published
 
 TOOLS = [
     {
@@ -187,26 +183,12 @@ def converse(http: httpx.Client, numbers: range) -> float:
     return cost_usd
 
 
-def gateway(config: Path) -> AbstractContextManager[str]:
-    """Return a context that serves a configuration, as `serve` does, and yields its address."""
-    settings, builder = read_settings(config), EngineBuilder(announces=False)
-    router, publication = load_first_router(settings, builder)
-    source = ReloadSource(lambda: read_settings(config), builder, publication)
-    return served(create_app(settings, router, source))
-
-
 @pytest.fixture
 def log(config: Path, tmp_path: Path) -> Path:
     """Record the log of 40 conversations."""
     with gateway(config) as url, httpx.Client(base_url=url, timeout=30) as http:
         converse(http, range(1001, 1041))
     return tmp_path / "log"
-
-
-def published(http: httpx.Client) -> dict[str, Any]:
-    """Return the publication that a gateway serves."""
-    found: dict[str, Any] = http.get("/admin/status").json()["publication"]
-    return found
 
 
 def learn(log: Path, config: Path, *options: str) -> int:

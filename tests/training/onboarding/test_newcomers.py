@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -17,10 +16,12 @@ import pytest
 import yaml
 
 from router_service import cli
-from router_service.serving.server import ServeOptions
+from switchcraft_training.cli import main as train
 from switchcraft_training.onboarding.newcomers import CONCURRENCY
 from switchcraft_training.records import Judged
+from tests.bodies import CHAT
 from tests.serving import wait_for
+from tests.training.gateways import gateway, published
 from tests.training.onboarding.cases import ROWS
 
 pytestmark = pytest.mark.slow
@@ -115,11 +116,13 @@ class Newcomers:
     def __init__(self, folder: Path, artifact: Path, url: str, data: Path) -> None:
         self.config = folder / "gateway.yaml"
         self.state = folder / "state"
-        self._artifact, self._url, self._data = artifact, url, data
+        self.published = folder / "published"
+        assert train(["publish", str(artifact), "--to", str(self.published)]) == 0
+        self._url, self._data = url, data
         self.write(MODELS)
 
-    def write(self, models: tuple[str, ...], artifact: Path | None = None) -> None:
-        """Write the configuration of these models."""
+    def write(self, models: tuple[str, ...]) -> None:
+        """Write the configuration of these models, whose gateways look for releases."""
         entries = [
             {
                 "model_name": name,
@@ -135,7 +138,7 @@ class Newcomers:
             }
             for place, name in enumerate(models)
         ]
-        router = {"artifact": str(artifact or self._artifact)}
+        router = {"publication": str(self.published)}
         self.config.write_text(yaml.safe_dump({"model_list": entries, "router": router}))
 
     def arguments(self, *options: str) -> list[str]:
@@ -159,17 +162,13 @@ def newcomers(
     return found
 
 
-async def route(config: Path, row: Judged) -> httpx.Response:
-    """Send a query to a gateway with this configuration, which chooses the model."""
-    app = ServeOptions(config).create_app()
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.state.gateway.running(),
-        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
-    ):
-        body = {**row.example.request, "model": "switchcraft"}
-        headers = {"x-switchcraft-policy": "theta=0.5"}
-        return await client.post("/v1/chat/completions", json=body, headers=headers)
+def route(http: httpx.Client, row: Judged) -> str:
+    """Send a query to a gateway, and return the model that it chooses before any answer."""
+    body = {**row.example.request, "model": "switchcraft"}
+    headers = {"x-switchcraft-policy": "theta=0.5"}
+    answer = http.post(CHAT, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-switchcraft-model"]
 
 
 def test_unknown_models_join_after_a_kill_and_are_routed_to(
@@ -177,8 +176,8 @@ def test_unknown_models_join_after_a_kill_and_are_routed_to(
 ) -> None:
     """A dry run shows the cost and asks nothing; a killed run continues; then requests are routed.
 
-    Only requests in flight at the kill are repeated. The accuracies are those of the
-    models, and a policy that chooses once uses both of them.
+    Only requests in flight at the kill are repeated. The accuracies are those of the models. A
+    running gateway gets the canary and, when it is promoted, chooses both models before an answer.
     """
     assert cli.main(newcomers.arguments("--dry-run")) == 0
     assert upstream.counts.total() == 0
@@ -193,22 +192,18 @@ def test_unknown_models_join_after_a_kill_and_are_routed_to(
         finally:
             run.kill()
     upstream.limit = 10_000
-    assert cli.main(newcomers.arguments("--yes")) == 0
+    with gateway(newcomers.config) as url, httpx.Client(base_url=url, timeout=30) as http:
+        assert cli.main(newcomers.arguments("--yes", "--publish")) == 0
+        wait_for(lambda: published(http)["canary"], "the canary is loaded")
+        assert train(["publish", "--to", str(newcomers.published), "--promote"]) == 0
+        wait_for(lambda: not published(http)["canary"], "the canary is promoted")
+        served = {bool(row.expected.calls): route(http, row) for row in ROWS[:2]}
+    assert served == {True: "caller", False: "expert"}
     assert upstream.counts.total() <= len(MODELS) * (ANSWERS + CONCURRENCY)
-    (directory,) = newcomers.artifacts
     shown = capsys.readouterr().out
-    assert f"artifact: {directory}" in shown
     estimated = {name: float(shown.split(f"{name}: ")[1].split("%")[0]) for name in MODELS}
     assert estimated["expert"] > 80
     assert estimated["caller"] < 70
-
-    newcomers.write(MODELS, directory)
-    answers = {
-        bool(row.expected.calls): asyncio.run(route(newcomers.config, row)) for row in ROWS[:2]
-    }
-    assert {each.status_code for each in answers.values()} == {200}
-    served = {is_call: each.headers["x-switchcraft-model"] for is_call, each in answers.items()}
-    assert served == {True: "caller", False: "expert"}
 
 
 @pytest.mark.parametrize(
