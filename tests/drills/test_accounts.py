@@ -1,17 +1,20 @@
-"""Changes of keys hold in every worker of a gateway."""
+"""Changes of keys, and their budgets, hold in every worker of a gateway."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import cycle
 
 import httpx
 import pytest
 
 from router_service.core.keys import new_key
-from tests.drills.processes import gateway, wait_until, write_config
+from tests.bodies import ASK, CHAT
+from tests.drills.processes import ARMS, gateway, wait_until, write_config
 from tests.drills.test_workers import only_worker, two_workers
 from tests.serving import Sandbox
+from tests.stored_keys import bearer
 
 ADMIN = new_key()
 
@@ -33,6 +36,11 @@ class Process:
     def wait_for(self, secret: str, status: int) -> None:
         """Wait until requests with a key get this status."""
         wait_until(lambda: self.status(secret) == status, f"the key gets {status}")
+
+    def ask(self, secret: str) -> httpx.Response:
+        """Ask a model with a key."""
+        body = {"model": ARMS[0], "messages": ASK}
+        return self.http.post(CHAT, json=body, headers=bearer(secret))
 
     def post(self, path: str, **body: object) -> dict[str, str]:
         """Change a key, and return the answer."""
@@ -76,3 +84,27 @@ def test_keys_change_at_once_in_a_process_and_soon_in_the_other(
     one.post("/short-lived/revoke")
     assert one.status(secret) == 401
     other.wait_for(secret, 401)
+
+
+def test_rotation_and_budget_hold_in_both_processes(processes: tuple[Process, Process]) -> None:
+    """Both take the new secret and refuse the old one; both spend one budget of one file."""
+    one, other = processes
+    free = one.post("", name="free")["secret"]
+    cost_usd = float(one.ask(free).headers["x-switchcraft-cost-usd"])
+    budget = {"usd": 10.5 * cost_usd, "period": "month"}
+    old = one.post("", name="spender", budget=budget)["secret"]
+    other.wait_for(old, 200)
+    secret = one.post("/spender/rotate", overlap_s=0)["secret"]
+    for process in processes:
+        process.wait_for(secret, 200)
+        process.wait_for(old, 401)
+    answered = 0
+    for process in cycle(processes):
+        response = process.ask(secret)
+        if response.is_success:
+            answered += 1
+        elif response.json()["error"]["code"] != "rate_limit_exceeded":
+            assert response.json()["error"]["code"] == "insufficient_quota"
+            break
+    assert 10 <= answered <= 12, "each process overspends at most one request"
+    assert {process.ask(secret).status_code for process in processes} == {429}

@@ -24,7 +24,7 @@ import yaml
 
 from tests.bodies import CHAT, TOOLS
 from tests.hostile.raw import Answer, Connection, request
-from tests.hostile.upstream_server import BEHAVIOUR_HEADER, UPSTREAM_KEY
+from tests.hostile.upstream import BEHAVIOUR_HEADER, UPSTREAM_KEY
 from tests.serving import wait_for
 
 MAX_MEMORY_BYTES = 432 * 1024 * 1024

@@ -1,9 +1,13 @@
-"""Table of a malicious upstream's answers, and the command that serves it.
+"""Malicious upstream, which answers each request by the behaviour that one of its headers names.
 
 `python -m tests.hostile.upstream` listens on a free port and writes its number. The upstream is a
-separate process, so that it does not wait for the tests' interpreter lock. How single bytes of HTTP
-are read is the claim of `tests/fuzz/upstream_http.py`, and which values fields may have that of
-`test_no_status_500.py`: here is one answer of each kind that may harm a process.
+separate process, so that it does not wait for the tests' interpreter lock. A behaviour yields bytes
+and pauses in seconds. Endless ones continue until the gateway disconnects. A limit on time and
+bytes protects the machine if it does not; the tests assert that the limit is never reached.
+
+How single bytes of HTTP are read is the claim of `tests/fuzz/upstream_http.py`, which values fields
+may have that of `test_no_status_500.py`, and the limits of an answer are those of
+`tests/router_service/upstream`: here is what may exhaust a process.
 """
 
 # ruff: noqa: ARG005 - many answers do not depend on the request
@@ -11,44 +15,97 @@ are read is the claim of `tests/fuzz/upstream_http.py`, and which values fields 
 from __future__ import annotations
 
 import asyncio
-import gzip
+import contextlib
+import json
 import sys
+import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tests.hostile.upstream_server import (
-    ANYWHERE,
-    RESET,
-    Behaviour,
-    Expected,
-    MaliciousUpstream,
-    Script,
-    Step,
-    Surface,
-    UpstreamRequest,
-    dumps,
-    event,
-)
+BEHAVIOUR_HEADER = "x-behaviour"
+"""Header with the name of a behaviour."""
+
+UPSTREAM_KEY = "planted-upstream-key-Ge54LkHj93Qs"
+"""The gateway's key for this upstream. No client may see it."""
 
 MB = 1024 * 1024
-ZEROS = bytes(MB)
+MAX_PLAY_S = 12.0
+MAX_PLAY_BYTES = 1024 * MB
+WRITE_BYTES = 256 * 1024
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 FILLER = b"x" * (256 * 1024)
 
-GOOD, FAILS, ANY = Expected.GOOD, Expected.FAILS, Expected.ANY
-
-CHAT, STREAM = (Surface.CHAT,), (Surface.CHAT_STREAM,)
-STREAMS = (Surface.CHAT_STREAM, Surface.RESPONSES_STREAM)
-BODIES = (Surface.CHAT, Surface.RESPONSES, Surface.PASSED_GET)
-UPLOADS = (Surface.CHAT, Surface.PASSED_POST)
+Step = bytes | float
+"""Bytes to send, or seconds to wait."""
 
 
-def group(
-    expected: Expected, scripts: Mapping[str, Script], surfaces: Sequence[Surface] = ANYWHERE
-) -> list[Behaviour]:
-    """Return behaviours with the same end on the same surfaces."""
-    return [Behaviour(name, script, expected, surfaces) for name, script in scripts.items()]
+@dataclass(frozen=True)
+class UpstreamRequest:
+    """A request as the upstream received it."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    @property
+    def nonce(self) -> str:
+        """Return the request's unique id. A correct answer repeats it."""
+        return self.headers.get("x-request-id", "none")
+
+    @property
+    def is_stream(self) -> bool:
+        """Return whether the request asks for a stream."""
+        return b'"stream":true' in self.body
+
+    @property
+    def kind(self) -> bytes:
+        """Return the content type of a correct answer."""
+        return b"text/event-stream" if self.is_stream else b"application/json"
+
+    @property
+    def payload(self) -> bytes:
+        """Return the body of a correct answer."""
+        if self.is_stream:
+            return b"".join(event(value) for value in self.events()) + b"data: [DONE]\n\n"
+        return dumps(self.answer())
+
+    def answer(self, **changes: object) -> dict[str, Any]:
+        """Return a correct answer as a JSON object, with some fields replaced."""
+        if not self.path.startswith("/v1/chat"):
+            return {"object": "file", "id": self.nonce, "bytes": 1, **changes}
+        message = {"role": "assistant", "content": self.nonce}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        good = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1}
+        return {**good, "model": "m", "choices": [choice], "usage": USAGE, **changes}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return a correct stream's events as JSON objects."""
+        deltas: list[dict[str, Any]] = [{"role": "assistant"}, {"content": self.nonce}]
+        last = self.chunk({}) | {"choices": [], "usage": USAGE}
+        return [*map(self.chunk, deltas), self.chunk({}, "stop"), last]
+
+    def chunk(self, delta: object, reason: str | None = None) -> dict[str, Any]:
+        """Return a chunk of a streamed chat completion."""
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        return chunk | {"choices": [choice]}
+
+
+Script = Callable[[UpstreamRequest], Iterable[Step]]
+
+
+def dumps(value: object) -> bytes:
+    """Return JSON; infinities and lone surrogates are written as Python writes them."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def event(value: object) -> bytes:
+    """Return a server-sent event."""
+    return b"data: " + dumps(value) + b"\n\n"
 
 
 def head(*lines: bytes, status: bytes = b"200 OK") -> bytes:
@@ -61,39 +118,21 @@ def full_answer(
     body: bytes | None = None,
     *lines: bytes,
     status: bytes = b"200 OK",
-    kind: bytes | None = None,
 ) -> bytes:
     """Return a response with the length of its body; by default, a correct one."""
     body = request.payload if body is None else body
-    kind = b"content-type: " + (kind or request.kind)
+    kind = b"content-type: " + request.kind
     return head(kind, b"content-length: %d" % len(body), *lines, status=status) + body
 
 
-def with_length(request: UpstreamRequest, *lengths: bytes) -> bytes:
-    """Return a correct body with these content-length headers."""
-    lines = [b"content-length: " + length for length in lengths]
-    return head(b"content-type: " + request.kind, *lines) + request.payload
-
-
-def chunk(data: bytes, extension: bytes = b"") -> bytes:
+def chunk(data: bytes) -> bytes:
     """Return a chunk of a body (RFC 9112, section 7.1)."""
-    return b"%x%b\r\n%b\r\n" % (len(data), extension, data)
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def chunked_head(request: UpstreamRequest, *lines: bytes) -> bytes:
     """Return the head of a response whose body comes in chunks."""
-    kind = b"content-type: " + request.kind
-    return head(kind, b"transfer-encoding: chunked", *lines)
-
-
-def chunked_answer(request: UpstreamRequest, end: bytes = b"0\r\n\r\n") -> bytes:
-    """Return a correct response in one chunk."""
-    return chunked_head(request) + chunk(request.payload) + end
-
-
-def with_headers(*lines: bytes, status: bytes = b"200 OK") -> Script:
-    """Return a script for a correct response with extra headers."""
-    return lambda r: [full_answer(r, None, *lines, status=status)]
+    return head(b"content-type: " + request.kind, b"transfer-encoding: chunked", *lines)
 
 
 def endless(start: bytes, block: bytes, pause_s: float = 0.0) -> Iterator[Step]:
@@ -109,56 +148,35 @@ def endless(start: bytes, block: bytes, pause_s: float = 0.0) -> Iterator[Step]:
 def gzip_zeros(size_mb: int) -> bytes:
     """Return `size_mb` of zeros, compressed (gzip, RFC 1952).
 
-    One compressed block is repeated, and the checksum of 1 GB is wrong, because computing them
-    takes seconds.
+    One compressed block is repeated, and the checksum is wrong, because computing them takes
+    seconds.
     """
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    block = packer.compress(ZEROS) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(MB)) + packer.flush(zlib.Z_FULL_FLUSH)
     end = bytes(4) + (size_mb * MB).to_bytes(4, "little")
     return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + block * size_mb + packer.flush() + end
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def json_array(item: bytes, size_mb: float) -> bytes:
     """Return a JSON array of about `size_mb`."""
     return b"[" + (item + b",") * int(size_mb * MB / (len(item) + 1)) + item + b"]"
 
 
-def with_extra_member(request: UpstreamRequest, member: bytes) -> bytes:
-    """Return a correct JSON body with one more member, already encoded, at its start."""
-    return b"{" + member + b"," + dumps(request.answer())[1:]
-
-
-def stream_with(request: UpstreamRequest, *events: bytes) -> bytes:
-    """Return a correct stream with extra events after its first one."""
-    first, *rest = request.events()
-    return full_answer(request, b"".join((event(first), *events, *map(event, rest), request.done)))
-
-
 def stream_of(*events: bytes) -> Script:
     """Return a script for a correct stream with extra events after its first one."""
-    return lambda r: [stream_with(r, *events)]
+
+    def script(request: UpstreamRequest) -> list[Step]:
+        first, *rest = map(event, request.events())
+        return [full_answer(request, b"".join((first, *events, *rest)))]
+
+    return script
 
 
-def text_events(*values: str) -> Script:
-    """Return a script for a stream whose events carry these texts."""
-    return lambda r: [stream_with(r, _encoded_text_events(r.path, values))]
-
-
-@lru_cache(maxsize=8)
-def _encoded_text_events(path: str, texts: Sequence[str]) -> bytes:
-    """Return events that carry texts; cached, because encoding 10 MB takes 0.1 s."""
-    request = UpstreamRequest("POST", path, {})
-    return b"".join(event(request.text_event(text)) for text in texts)
-
-
-def broken_stream(*events: bytes) -> Script:
-    """Return a script for a stream whose connection is reset."""
-    return lambda r: [
-        chunked_head(r) + chunk(b"".join((event(r.events()[0]), *events))),
-        0.02,
-        RESET,
-    ]
+def text_event(size_bytes: int) -> bytes:
+    """Return an event that carries a text of this size."""
+    request = UpstreamRequest("POST", "/v1/chat/completions", {})
+    return event(request.chunk({"content": "x" * size_bytes}))
 
 
 def endless_stream(block: bytes, pause_s: float = 0.0) -> Script:
@@ -166,26 +184,21 @@ def endless_stream(block: bytes, pause_s: float = 0.0) -> Script:
     return lambda r: endless(chunked_head(r) + chunk(event(r.events()[0])), chunk(block), pause_s)
 
 
-def sent_in_chunks(request: UpstreamRequest, body: bytes, size: int) -> Iterator[Step]:
-    """Yield a response in chunks of `size` bytes, each in a separate packet."""
-    yield chunked_head(request)
-    for start in range(0, len(body), size):
-        yield chunk(body[start : start + size])
-        yield 0.0
-    yield b"0\r\n\r\n"
-
-
-def call(arguments: str) -> dict[str, Any]:
-    """Return a tool call."""
-    function = {"name": "get_weather", "arguments": arguments}
-    return {"id": "call_1", "type": "function", "function": function}
-
-
-def with_calls(request: UpstreamRequest, calls: list[dict[str, Any]]) -> bytes:
-    """Return a response with these tool calls."""
+def with_calls(request: UpstreamRequest, count: int) -> list[Step]:
+    """Answer with this many tool calls."""
+    function = {"name": "get_weather", "arguments": "{}"}
+    calls = [{"id": "call_1", "type": "function", "function": function}] * count
     message = {"role": "assistant", "content": None, "tool_calls": calls}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-    return full_answer(request, dumps(request.answer(choices=[choice])))
+    return [full_answer(request, dumps(request.answer(choices=[choice])))]
+
+
+def in_chunks(request: UpstreamRequest, count: int) -> Iterator[Step]:
+    """Answer with this many chunks of zeros, of a megabyte each."""
+    yield chunked_head(request)
+    for _ in range(count):
+        yield chunk(bytes(MB))
+    yield b"0\r\n\r\n"
 
 
 def answer_of_8_mb(request: UpstreamRequest) -> Iterator[Step]:
@@ -199,171 +212,149 @@ def answer_of_8_mb(request: UpstreamRequest) -> Iterator[Step]:
 
 
 GZIP = b"content-encoding: gzip"
-SMUGGLED = b'{"id":"smuggled"}'
 
-HEADS = (
-    *group(
-        FAILS,
-        {
-            "endless-headers": lambda r: endless(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 500),
-            "slow-headers": lambda r: endless(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n", 0.05),
-            "1xx-flood": lambda r: endless(b"", head(status=b"100 Continue") * 100),
-            "silence-behind-head": lambda r: [chunked_head(r), 30.0],
-        },
+WHOLE: Mapping[str, Script] = {
+    "endless-headers": lambda r: endless(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 500),
+    "1xx-flood": lambda r: endless(b"", head(status=b"100 Continue") * 100),
+    "trailers-endless": lambda r: endless(
+        chunked_head(r) + chunk(r.payload) + b"0\r\n", b"a: b\r\n" * 10_000
     ),
-    *group(FAILS, {"silence": lambda r: [30.0]}, CHAT),
-    *group(
-        GOOD,
-        {
-            "headers-of-ours": with_headers(
-                *(b"x-switchcraft-model: evil", b"x-switchcraft-decision-id: evil"),
-                *(b"set-cookie: a=b", b"location: http://evil/", b"server: evil"),
-                *(b"connection: x-request-id", b"www-authenticate: Basic", b"alt-svc: h3=evil"),
-            ),
-        },
-    ),
-    *group(ANY, {"headers-800": with_headers(*(b"x-ratelimit-%d: a" % i for i in range(800)))}),
-)
-"""What comes before the body."""
+    "chunk-extension-endless": lambda r: endless(chunked_head(r) + b"5;a=", FILLER),
+    "chunks-of-one-byte-endless": lambda r: endless(chunked_head(r), chunk(b" ") * 10_000),
+    "length-1-tb": lambda r: endless(head(b"content-length: " + b"1" * 13), FILLER),
+    "gzip-bomb": lambda r: [full_answer(r, gzip_zeros(1024), GZIP)],
+    "gzip-bomb-error": lambda r: [full_answer(r, gzip_zeros(1024), GZIP, status=b"400 X")],
+    "60-mb-of-objects": lambda r: [full_answer(r, json_array(b"{}", 60))],
+    "60-mb-error": lambda r: [full_answer(r, json_array(b"{}", 60), status=b"400 X")],
+    "80-mb": lambda r: in_chunks(r, 80),
+    "id-10-mb": lambda r: [full_answer(r, dumps(r.answer(id="x" * 10 * MB)))],
+    "tool-calls-100-000": lambda r: with_calls(r, 100_000),
+}
+"""Answers that are not streamed."""
 
-LENGTHS = (
-    *group(
-        GOOD,
-        {
-            "length-short-then-endless": lambda r: endless(full_answer(r), b"x" * 65536),
-            "chunks-then-answer": lambda r: [chunked_answer(r) + full_answer(r, SMUGGLED)],
-        },
-    ),
-    *group(
-        FAILS,
-        {
-            "length-long-silence": lambda r: [with_length(r, b"99999"), 30.0],
-            "chunk-extension-endless": lambda r: endless(chunked_head(r) + b"5;a=", b"x" * 65536),
-        },
-    ),
-    *group(
-        FAILS,
-        {
-            "chunks-then-silence": lambda r: [chunked_answer(r, end=b""), 30.0],
-        },
-        BODIES,
-    ),
-    *group(
-        ANY,
-        {
-            "length-1-tb": lambda r: endless(with_length(r, b"1" * 13), b"x" * 65536),
-            "chunks-of-one-byte-endless": lambda r: endless(chunked_head(r), chunk(b" ") * 10_000),
-            "trailers-endless": lambda r: endless(
-                chunked_answer(r, end=b"0\r\n"), b"a: b\r\n" * 10_000
-            ),
-        },
-    ),
-    *(
-        Behaviour(name, script, expected, UPLOADS, body_bytes=size_mb * MB, is_early=True)
-        for name, script, expected, size_mb in (
-            ("early-answer", lambda r: [full_answer(r), 0.3], GOOD, 4),
-            ("body-never-read", lambda r: [2.5], FAILS, 9),
-        )
-    ),
-)
-"""Where the body ends."""
+STREAMED: Mapping[str, Script] = {
+    "blank-lines": stream_of(b"\n" * MB),
+    "event-of-objects": stream_of(b"data: " + json_array(b"{}", 10) + b"\n\n"),
+    "event-of-100-000-lines": stream_of(b"data: {\n" + b"data:\n" * 100_000 + b"data: }\n\n"),
+    "events-20-000": stream_of(text_event(1) * 20_000),
+    "comments-endless": endless_stream(b": ping\n\n" * 10_000),
+    "event-endless": endless_stream(b"x" * 65536),
+}
+"""Answers that are streamed."""
 
-ENCODINGS = (
-    *group(
-        ANY,
-        {
-            "gzip-bomb": lambda r: [full_answer(r, gzip_zeros(1024), GZIP)],
-            "gzip-bomb-nested": lambda r: [
-                full_answer(r, gzip.compress(gzip_zeros(1024)), b"content-encoding: gzip, gzip")
-            ],
-            "gzip-bomb-error": lambda r: [full_answer(r, gzip_zeros(1024), GZIP, status=b"400 X")],
-            "gzip-endless-nothing": lambda r: endless(
-                chunked_head(r, GZIP) + chunk(b"\x1f\x8b\x08\0" + bytes(6)),
-                chunk(b"\0\0\0\xff\xff" * 10_000),
-            ),
-        },
-    ),
-)
-"""Bodies with a content encoding."""
-
-JSON = (
-    *group(
-        ANY,
-        {
-            "60-mb-of-objects": lambda r: [full_answer(r, json_array(b"{}", 60))],
-            "60-mb-string": lambda r: [
-                full_answer(r, with_extra_member(r, b'"a":"' + b"x" * (60 * MB) + b'"'))
-            ],
-            "60-mb-error": lambda r: [full_answer(r, json_array(b"{}", 60), status=b"400 X")],
-            "80-mb": lambda r: sent_in_chunks(r, bytes(80 * MB), MB),
-            "id-10-mb": lambda r: [full_answer(r, dumps(r.answer(id="x" * 10 * MB)))],
-        },
-        BODIES,
-    ),
-    *group(
-        ANY,
-        {
-            "tool-calls-100-000": lambda r: [with_calls(r, [call("{}")] * 100_000)],
-        },
-        CHAT,
-    ),
-    *group(
-        GOOD,
-        {
-            "8-mb": answer_of_8_mb,
-        },
-        BODIES,
-    ),
-)
-"""Whole answers."""
-
-SSE = (
-    *group(
-        GOOD,
-        {
-            "blank-lines": stream_of(b"\n" * MB),
-            "event-10-mb": text_events("x" * 10 * MB),
-            "events-1-mb": text_events(*["x" * (MB - 200)] * 5),
-            "events-20-000": text_events(*["x"] * 20_000),
-        },
-        STREAMS,
-    ),
-    *group(
-        FAILS,
-        {
-            "reset-in-long-event": broken_stream(b'data: {"choices":[' + b" " * 2 * MB),
-            "stream-silence": lambda r: [chunked_head(r) + chunk(event(r.events()[0])), 30.0],
-        },
-        STREAMS,
-    ),
-    *group(
-        ANY,
-        {
-            "event-10-mb-of-objects": stream_of(b"data: " + json_array(b"{}", 10) + b"\n\n"),
-            "event-of-100-000-lines": stream_of(
-                b"data: {\n" + b"data:\n" * 100_000 + b"data: }\n\n"
-            ),
-            "event-id-10-mb": lambda r: [
-                stream_with(r, event(r.events()[0] | {"id": "x" * 10 * MB}))
-            ],
-            "error-10-mb": stream_of(b'data: {"error":{"message":"' + b"x" * 10 * MB + b'"}}\n\n'),
-            "comments-endless-later": endless_stream(b": ping\n\n" * 10_000),
-            "event-endless": endless_stream(b"x" * 65536),
-            "events-endless": endless_stream(b'data: {"choices":[]}\n\n' * 1000),
-        },
-        STREAMS,
-    ),
-    *group(ANY, {"events-endless-slow": endless_stream(b'data: {"choices":[]}\n\n', 0.05)}, STREAM),
-)
-"""Streams."""
+BEHAVIOURS: Mapping[str, Script] = {
+    **WHOLE,
+    **STREAMED,
+    "8-mb": answer_of_8_mb,
+    "silence": lambda r: [30.0],
+    "event-10-mb": stream_of(text_event(10 * MB)),
+    "events-endless": endless_stream(b'data: {"choices":[]}\n\n' * 1000),
+    "events-endless-slow": endless_stream(b'data: {"choices":[]}\n\n', 0.05),
+}
 
 
-BEHAVIOURS = (*HEADS, *LENGTHS, *ENCODINGS, *JSON, *SSE)
+class MaliciousUpstream:
+    """Server of `BEHAVIOURS`. Paths below `/control/` report its state."""
+
+    def __init__(self) -> None:
+        self._idle: set[asyncio.StreamWriter] = set()
+        self._playing = 0
+        self._capped: list[str] = []
+        self._requests = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while request := await self._read_request(reader, writer):
+                if request.path.startswith("/control/"):
+                    await self._control(request, writer)
+                    continue
+                self._playing += 1
+                try:
+                    has_ended = await self._play(request, reader, writer)
+                finally:
+                    self._playing -= 1
+                if has_ended:
+                    break
+        writer.close()
+
+    async def _read_request(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> UpstreamRequest | None:
+        self._idle.add(writer)
+        try:
+            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        finally:
+            self._idle.discard(writer)
+        method, path, _ = lines[0].split(" ", 2)
+        pairs = (line.partition(":") for line in lines[1:-2])
+        headers = {name.lower(): value.strip() for name, _, value in pairs}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if not path.startswith("/control/"):
+            self._requests += 1
+        return UpstreamRequest(method, path, headers, body)
+
+    async def _play(
+        self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Answer by the named behaviour; return whether the connection has ended."""
+        name = request.headers.get(BEHAVIOUR_HEADER, "")
+        steps = BEHAVIOURS.get(name, _good)(request)
+        began_s, sent_bytes = time.monotonic(), 0
+        if writer.transport.is_closing() or reader.at_eof():
+            return True
+        for step in steps:
+            match step:
+                case float():
+                    await _pause(step, reader, writer)
+                case _:
+                    for start in range(0, len(step), WRITE_BYTES):
+                        writer.write(step[start : start + WRITE_BYTES])
+                        await writer.drain()
+                    sent_bytes += len(step)
+            if writer.transport.is_closing() or reader.at_eof():
+                return True
+            if time.monotonic() - began_s > MAX_PLAY_S or sent_bytes > MAX_PLAY_BYTES:
+                self._capped.append(name)
+                return True
+        return False
+
+    async def _control(self, request: UpstreamRequest, writer: asyncio.StreamWriter) -> None:
+        if request.path == "/control/drop":
+            for other in self._idle:
+                other.close()
+        state = {
+            "playing": self._playing,
+            "capped": self._capped,
+            "requests": self._requests,
+        }
+        body = dumps(state)
+        if request.path == "/control/forget":
+            self._capped.clear()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+        writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+
+
+async def _pause(
+    pause_s: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Wait, but stop early if the gateway disconnects."""
+    end_s = time.monotonic() + pause_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        await asyncio.sleep(min(left_s, 0.02))
+        if writer.transport.is_closing() or reader.at_eof():
+            return
+    await asyncio.sleep(0)
+
+
+def _good(request: UpstreamRequest) -> list[Step]:
+    return [full_answer(request)]
 
 
 async def main() -> None:
     """Serve on a free local port and write its number to standard output."""
-    upstream = MaliciousUpstream({behaviour.name: behaviour for behaviour in BEHAVIOURS})
+    upstream = MaliciousUpstream()
     server = await asyncio.start_server(
         upstream.serve, "127.0.0.1", 0, backlog=2048, limit=1024 * 1024
     )

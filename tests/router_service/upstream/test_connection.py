@@ -170,6 +170,43 @@ def test_incomplete_or_invalid_http_is_an_error(answer: bytes) -> None:
         asyncio.run(asked(answer))
 
 
+INFORMATIONAL = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "endless"),
+    [
+        (b"", INFORMATIONAL),
+        (HEAD, b"a: b\r\n"),
+        (HEAD + b"a: ", b"b" * 100),
+        (CHUNKED + b"5;a=", b"x" * 100),
+        (CHUNKED, b"1;a=" + b"x" * 100 + b"\r\n \r\n"),
+        (CHUNKED + b"0\r\n", b"a: b\r\n"),
+    ],
+    ids=["informational", "headers", "header", "extension", "chunks", "trailers"],
+)
+def test_what_surrounds_a_body_is_limited(start: bytes, endless: bytes) -> None:
+    """However an upstream goes on without sending a body, the gateway soon hangs up."""
+    data = start + endless * (1_000_000 // len(endless))
+    with pytest.raises(UpstreamError, match="broke the connection") as caught:
+        exchange(data, 5000)
+    assert caught.value.args[-1] < 300_000
+
+
+async def test_an_answer_may_precede_the_end_of_its_request() -> None:
+    """An upstream that answers without reading the request's body is heard."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(OK)
+        await writer.drain()
+        await reader.read(1)
+
+    async with upstream(play) as url, transport_of(url) as transport:
+        answer = await transport.send(outbound(url, body=b"x" * 4_000_000))
+        assert (answer.status, await whole(transport, answer)) == (200, b"{}")
+
+
 async def test_connection_is_reused_after_a_whole_answer() -> None:
     """Successive requests share a connection. One whose answer was not read is closed."""
     connections = 0

@@ -1,4 +1,4 @@
-"""The behaviours of a malicious client, as a table of attacks on a gateway.
+"""The behaviours of malicious clients and upstreams, as a table of attacks on a gateway.
 
 An entry is a function that gets an `Attack`, opens connections, sends data and checks answers.
 `Target.withstand` asserts what must hold after every attack. What one message gets is the claim of
@@ -7,7 +7,6 @@ An entry is a function that gets an `Attack`, opens connections, sends data and 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -25,7 +24,7 @@ from tests.hostile.target import (
     check_answer,
     new_nonce,
 )
-from tests.hostile.upstream_server import BEHAVIOUR_HEADER
+from tests.hostile.upstream import BEHAVIOUR_HEADER, STREAMED, WHOLE, dumps
 
 KB = 1024
 MB = 1024 * 1024
@@ -37,7 +36,7 @@ EXPLAIN = "/ui/api/explain"
 KEY = auth_headers()
 GOOD = chat_body()
 """A body that gets status 200."""
-STREAMED = chat_body(stream=True)
+STREAMING = chat_body(stream=True)
 PROBE = request("GET", "/healthz")
 BAD = frozenset(range(400, 500))
 """Every status for a client's mistake."""
@@ -181,11 +180,6 @@ def routed(*messages: object, tools: object = None) -> bytes:
     return dumps({"model": "switchcraft", "messages": [first, *messages], "tools": tools})
 
 
-def dumps(value: object) -> bytes:
-    """Return JSON."""
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
 @lru_cache(maxsize=4)
 def deep_schema(levels: int, properties: int) -> bytes:
     """Return a JSON schema with this many levels and properties per level."""
@@ -273,7 +267,7 @@ def leaves(*packets: bytes) -> Act:
 
 PIPELINES: Mapping[str, Act] = {
     "of-refused": pipeline(b"GET / HTTP/1.1\r\n\r\n" * 4096, 24, connections=8),
-    "of-streams": pipeline(post(STREAMED) * 50, 4),
+    "of-streams": pipeline(post(STREAMING) * 50, 4),
     "of-bodies": pipeline(post(b"x" * 100_000) * 10, 24),
     "of-slow-then-leaves": leaves(behaving("silence") * 20),
 }
@@ -312,7 +306,7 @@ def closes(close: Callable[[Connection], None], *packets: bytes, pause_s: float 
 def _half_closed_stream(attack: Attack) -> None:
     """Send FIN after a request whose answer never ends."""
     connection = attack.connect()
-    connection.send(behaving("events-endless-slow", STREAMED))
+    connection.send(behaving("events-endless-slow", STREAMING))
     time.sleep(0.1)
     connection.finish_sending()
     connection.read_answer(limit_s=4)
@@ -369,7 +363,7 @@ SLOW: Mapping[str, Act] = {
     "trailers": slowly(chunked(end=b"0\r\n" + b"a: b\r\n" * 100), 0.04, 6, ANY),
     "rst-in-body": closes(Connection.reset, _SHORT, pause_s=0.01),
     "fin-while-streaming": closes(
-        Connection.close, behaving("events-endless-slow", STREAMED), pause_s=0.05
+        Connection.close, behaving("events-endless-slow", STREAMING), pause_s=0.05
     ),
     "half-close-in-stream": _half_closed_stream,
     "uploads-one-byte-short": held(
@@ -381,8 +375,35 @@ SLOW: Mapping[str, Act] = {
     "tool-blocks": held(post(with_blocks(9_000), "/v1/messages"), 8, pause_s=0.5),
     "answers-unread": unread(150, "8-mb", GOOD),
     "answers-unread-passed": held(request("GET", FILE, KEY | {BEHAVIOUR_HEADER: "8-mb"}), 60),
-    "streams-unread": unread(20, "events-endless", STREAMED),
-    "events-unread": unread(80, "event-10-mb", STREAMED),
+    "streams-unread": unread(20, "events-endless", STREAMING),
+    "events-unread": unread(80, "event-10-mb", STREAMING),
+}
+
+
+# Upstreams that exhaust a process.
+
+READ_BYTES = 16 * MB
+"""Read of a malicious answer; then the client leaves, because some answers have no end."""
+
+
+def answered(name: str, body: bytes) -> Act:
+    """Return an attack that is a client's request and an upstream's malicious answer."""
+
+    def act(attack: Attack) -> None:
+        connection = attack.connect()
+        connection.send(behaving(name, body))
+        answer = connection.read_answer(limit_bytes=READ_BYTES)
+        assert answer is not None, "the gateway hung up without an answer"
+        check_answer(answer)
+        if not connection.is_usable:
+            connection.close()
+
+    return act
+
+
+ANSWERS: Mapping[str, Act] = {
+    **{name: answered(name, GOOD) for name in WHOLE},
+    **{name: answered(name, STREAMING) for name in STREAMED},
 }
 
 
@@ -423,6 +444,7 @@ ATTACKS: Mapping[str, Act] = {
         "body": BODIES,
         "pipeline": PIPELINES,
         "slow": SLOW,
+        "answer": ANSWERS,
     }.items()
     for name, act in table.items()
 }

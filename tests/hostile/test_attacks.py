@@ -1,4 +1,4 @@
-"""Whatever a client sends and however it leaves, the gateway still serves everybody."""
+"""Whatever a client or an upstream sends and however it leaves, the gateway serves everybody."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hostile.client import ATTACKS, FEW_DESCRIPTORS
+from tests.hostile.attacks import ATTACKS, FEW_DESCRIPTORS
 from tests.hostile.target import Target, running_target
 
 pytestmark = pytest.mark.slow
@@ -20,8 +20,8 @@ def narrow_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_malicious_client_harms_only_itself(target: Target, name: str) -> None:
-    """A client that misbehaves in one way harms only itself."""
+def test_attack_harms_nobody_else(target: Target, name: str) -> None:
+    """A client or an upstream that misbehaves in one way harms no other request."""
     target.withstand(ATTACKS[name])
 
 
