@@ -28,6 +28,7 @@ from router_service.http.protocol import (
 from tests.attacks import CHUNK_SIZES, LENGTHS, PATHS
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
+    FakeTransport,
     Target,
     expect,
     fail,
@@ -138,38 +139,21 @@ def _check_scope(scope: Scope) -> None:
     expect(scope["http_version"] in {"1.0", "1.1"}, f"the app got HTTP/{scope['http_version']}")
 
 
-class FakeTransport(asyncio.Transport):
-    """A client's connection that records what is written, and whether the gateway reads from it."""
+class ClientTransport(FakeTransport):
+    """A client's connection."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = bytearray()
-        self.is_reading_paused = False
         self.is_unread = False
         """Whether the client reads nothing."""
         self.protocol: BoundedProtocol | None = None
-        self._is_closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Record the data; a closed transport drops it, as asyncio's do."""
-        if self._is_closed:
-            return
+        """Record the data; the first data that is not read stops the gateway."""
         is_first = not self.written
-        self.written += data
-        if self.is_unread and is_first and self.protocol is not None:
+        super().write(data)
+        if self.is_unread and is_first and self.written and self.protocol is not None:
             self.protocol.pause_writing()
-
-    def close(self) -> None:
-        """Close."""
-        self._is_closed = True
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._is_closed = True
-
-    def is_closing(self) -> bool:
-        """Return whether the transport is closed."""
-        return self._is_closed
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes the client has not read."""
@@ -178,18 +162,6 @@ class FakeTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
         """Return the addresses."""
         return ("127.0.0.1", 80) if name in {"peername", "sockname"} else default
-
-    def pause_reading(self) -> None:
-        """Hold back the client's data."""
-        self.is_reading_paused = True
-
-    def resume_reading(self) -> None:
-        """Continue with the client's data."""
-        self.is_reading_paused = False
-
-    def is_reading(self) -> bool:
-        """Return whether the gateway reads the client's data."""
-        return not (self.is_reading_paused or self._is_closed)
 
 
 @dataclass(slots=True)
@@ -210,7 +182,7 @@ async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) ->
     """Send the parts; with `is_pumped`, the app runs between them, as on a slow link."""
     loop, state = virtual_loop(), ServerState()
     _CONFIG.loaded_app = app
-    protocol, transport = PROTOCOL(_CONFIG, state, {}), FakeTransport()
+    protocol, transport = PROTOCOL(_CONFIG, state, {}), ClientTransport()
     protocol.connection_made(transport)
     for part in parts:
         if is_pumped:
@@ -229,7 +201,7 @@ async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) ->
     return Seen(app.requests, bytes(transport.written))
 
 
-async def _leave(protocol: BoundedProtocol, transport: FakeTransport) -> None:
+async def _leave(protocol: BoundedProtocol, transport: ClientTransport) -> None:
     protocol.eof_received()
     transport.close()
     protocol.connection_lost(None)
@@ -240,7 +212,7 @@ async def _connect_slowly(parts: Sequence[bytes], app: Recorder, rng: random.Ran
     """Send the parts with pauses, sometimes without reading the answers, and wait for the end."""
     loop, state = virtual_loop(), ServerState()
     _CONFIG.loaded_app = app
-    protocol, transport = PROTOCOL(_CONFIG, state, {}), FakeTransport()
+    protocol, transport = PROTOCOL(_CONFIG, state, {}), ClientTransport()
     transport.is_unread, transport.protocol = rng.random() < 0.3, protocol
     protocol.connection_made(transport)
     for part in parts:

@@ -78,6 +78,49 @@ class _Clock(selectors.SelectSelector):
         return []
 
 
+class FakeTransport(asyncio.Transport):
+    """A connection to a peer, which records what is written and whether the gateway reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.is_reading_paused = False
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Record the data; a closed transport drops it, as asyncio's do."""
+        if not self.is_closed:
+            self.written += data
+
+    def close(self) -> None:
+        """Close."""
+        self.is_closed = True
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        """Return whether the transport is closed."""
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        """Return 0, because the peer reads at once."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Hold back the peer's data."""
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        """Continue with the peer's data."""
+        self.is_reading_paused = False
+
+    def is_reading(self) -> bool:
+        """Return whether the gateway reads the peer's data."""
+        return not (self.is_reading_paused or self.is_closed)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Event loop with a virtual clock; a wait without an end is a defect."""
 

@@ -23,6 +23,7 @@ from router_service.upstream.connection import Connection, HttpResponse
 from tests.attacks import CHUNK_SIZES, LENGTHS, WAITS
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
+    FakeTransport,
     Target,
     expect,
     fail,
@@ -49,28 +50,8 @@ class Outcome:
     is_reusable: bool = False
 
 
-class FakeTransport(asyncio.Transport):
+class UpstreamTransport(FakeTransport):
     """An upstream's connection that accepts everything at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_reading_paused = False
-        self.is_closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Accept the data."""
-
-    def abort(self) -> None:
-        """Close."""
-        self.is_closed = True
-
-    def close(self) -> None:
-        """Close."""
-        self.is_closed = True
-
-    def is_closing(self) -> bool:
-        """Return whether the transport is closed."""
-        return self.is_closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
         """Return a socket on which nothing arrives."""
@@ -78,18 +59,6 @@ class FakeTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Ignore the limits."""
-
-    def get_write_buffer_size(self) -> int:
-        """Return 0."""
-        return 0
-
-    def pause_reading(self) -> None:
-        """Hold back the upstream's data."""
-        self.is_reading_paused = True
-
-    def resume_reading(self) -> None:
-        """Continue with the upstream's data."""
-        self.is_reading_paused = False
 
 
 _sockets: list[tuple[socket.socket, socket.socket]] = []
@@ -103,7 +72,7 @@ def _silent() -> tuple[socket.socket, socket.socket]:
 
 async def _exchange(parts: Sequence[bytes], *, is_reset: bool, is_pumped: bool) -> Outcome:
     """Send a request, let the upstream send these parts, and read the answer."""
-    connection, transport = Connection(), FakeTransport()
+    connection, transport = Connection(), UpstreamTransport()
     connection.connection_made(transport)
     await connection.send("m", b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
     outcome = Outcome()
@@ -119,7 +88,7 @@ async def _exchange(parts: Sequence[bytes], *, is_reset: bool, is_pumped: bool) 
 
 
 async def _play(
-    connection: Connection, transport: FakeTransport, parts: Sequence[bytes], *, is_pumped: bool
+    connection: Connection, transport: UpstreamTransport, parts: Sequence[bytes], *, is_pumped: bool
 ) -> None:
     """Send parts while they are read."""
     for part in parts:

@@ -143,9 +143,11 @@ def many(item: bytes, size_bytes: int) -> bytes:
     return b",".join([item] * (size_bytes // (len(item) + 1)))
 
 
-def test_unread_answers_are_known_by_their_length_and_their_id(script: Script) -> None:
+@pytest.mark.parametrize("item", [b"{}", b'"%b"' % (b"x" * MB)], ids=["values", "bytes"])
+def test_unread_answers_are_known_by_their_length_and_their_id(script: Script, item: bytes) -> None:
     """Without its usage, an answer is billed by its length; a response is found by its id."""
-    body = b'{"id":"resp_large","object":"response","output":[%b]}' % many(b"{}", 6 * MB)
+    body = b'{"id":"resp_large","object":"response","output":[%b],' % many(item, 6 * MB)
+    body += b'"usage":{"prompt_tokens":7,"completion_tokens":5},"text":[%b]}' % many(item, 2 * MB)
     script.play(whole(body))
     record = script.record(script.ask(stream=False))
     assert (record["usage_is_estimated"], record["completion_tokens"]) == (True, len(body) // 4)
