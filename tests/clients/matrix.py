@@ -226,18 +226,18 @@ _CHECKS = {
 
 
 def table(problems: dict[Cell, str]) -> str:
-    """Return the results as a Markdown table: passed conversations by case, client and upstream."""
-    pairs = dict.fromkeys((cell.client, cell.upstream) for cell in problems)
+    """Return the results as a Markdown table: passed conversations by client and upstream."""
+    upstreams = [*APIS.of_upstreams]
     lines = [
-        "| client's API | upstream's API | " + " | ".join(Case) + " |",
-        "|---|---|" + "---|" * len(Case),
+        "| client's API | " + " | ".join(f"to {NAMES[upstream]}" for upstream in upstreams) + " |",
+        "|---|" + "---|" * len(upstreams),
     ]
-    for client, upstream in pairs:
+    for client in APIS:
         row = []
-        for case in Case:
-            cells = [Cell(client, upstream, stream, case) for stream in (False, True)]
-            row.append(f"{sum(not problems[cell] for cell in cells)} of {len(cells)}")
-        lines.append(f"| {NAMES[client]} | {NAMES[upstream]} | " + " | ".join(row) + " |")
+        for upstream in upstreams:
+            pair = [cell for cell in problems if (cell.client, cell.upstream) == (client, upstream)]
+            row.append(f"{sum(not problems[cell] for cell in pair)} of {len(pair)}")
+        lines.append(f"| {NAMES[client]} | " + " | ".join(row) + " |")
     passed = sum(not problem for problem in problems.values())
     return "\n".join(lines) + f"\n\n{passed} of {len(problems)} conversations passed.\n"
 

@@ -88,7 +88,7 @@ def to_svg(figure: Figure) -> str:
     figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="none")
     drawing = buffer.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
-    return drawing.replace(PAGE, "var(--page)")
+    return drawing.replace(PAGE, "var(--paper)")
 
 
 def label_points(

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 from pydantic import BaseModel
 
+import router_service
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.artifact import Provenance
 from router_service.core.errors import ConfigError
@@ -175,7 +176,15 @@ def write_page(template: str, path: Path, drawings: Mapping[str, str], **values:
     )
     environment.filters.update(form=format_value, interval=format_interval, goal=describe_goal)
     safe = {name: Markup(svg) for name, svg in drawings.items()}  # noqa: S704 - our own
-    path.write_text(environment.get_template(template).render(plots=safe, **values))
+    page = environment.get_template(template)
+    path.write_text(page.render(plots=safe, page_colours=gateway_colours(), **values))
+
+
+def gateway_colours() -> Markup:
+    """Return the rule with the colours and fonts of the gateway's page, light and dark."""
+    sheet = (Path(router_service.__file__).parent / "ui/web/static/base.css").read_text()
+    start = sheet.index(":root {")
+    return Markup(sheet[start : sheet.index("}", start) + 1])  # noqa: S704 - our own
 
 
 def draw_plots(report: Report) -> dict[str, str]:
