@@ -13,10 +13,12 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
+from router_service.access.accounts import Accounts
+from router_service.access.keyring import StoredKeys
 from router_service.core.errors import DatabaseError
 from router_service.database.engine import Database
 from router_service.database.migrating import migrate, revision_of
-from router_service.database.schema import metadata, state, usage
+from router_service.database.schema import keys, metadata, spending, state, teams, usage
 from router_service.database.usage_sums import USAGE_SUMS
 from tests.first_tables import create_first_tables
 
@@ -151,6 +153,32 @@ def test_old_usage_gets_zeros_for_later_sums(database: Database) -> None:
         connection.execute(row.values(start_s=60))
         found = connection.execute(select(usage.c.requests, usage.c.unfamiliar, usage.c.estimated))
         assert [tuple(each) for each in found] == 2 * [(7, 7, 0)]
+
+
+def test_accounts_outlive_an_upgrade(database: Database) -> None:
+    """A key of the first version opens the new gateway, with its team, budget and spending."""
+    now_s = 1_800_000_000.0
+    common = {"metadata": {}, "created_s": 0.0, "budget_nusd": 5 * 10**9, "budget_period": "total"}
+    team = {"name": "search", "search": "search", "revision": 1, **common}
+    key = {"name": "agent", "digest": 64 * "a", "hint": "aaaa", "team": "search", "is_admin": False}
+    key |= {"search": "agent", "revision": 1, **common}
+    spent = {"subject": "key:agent", "period": "total", "start_s": 0, "spent_nusd": 2 * 10**9}
+    with migrating(database) as connection:
+        create_first_tables(connection)
+        migrate(connection, database.place, "0001")
+        connection.execute(teams.insert().values(team))
+        connection.execute(keys.insert().values(key))
+        connection.execute(spending.insert().values(spent | {"wanted_until_s": 0.0}))
+        connection.execute(state.update().values(value=1))
+    database.prepare()
+    stored = StoredKeys(clock=lambda: now_s)
+    stored.refresh(database)
+    found = stored.find(bytes.fromhex(64 * "a"))
+    assert found is not None
+    assert (found.name, found.team and found.team.name) == ("agent", "search")
+    budget = Accounts(database, clock=lambda: now_s).get_key("agent").budget_state
+    assert budget is not None
+    assert (budget.usd, budget.spent_usd) == (5.0, 2.0)
 
 
 def test_migration_keeps_the_rows(upgraded: Database, folder: Path) -> None:
