@@ -60,7 +60,10 @@ def test_check_finds_nothing_that_stops_the_gateway(file: Path) -> None:
 
 
 def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, router: Router) -> None:
-    """Every name that the file gives to a chat model is answered, with and without `/v1`."""
+    """Every name that the file gives to a chat model is answered, with and without `/v1`.
+
+    Both forms of a path need a key, if the file has one.
+    """
     settings = without_redis(
         read_settings(file, environ={**os.environ, "HOME": "", "XDG_STATE_HOME": ""})
     )
@@ -77,10 +80,13 @@ def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, router: Rout
             for path in ("/chat/completions", "/v1/chat/completions"):
                 answer = http.post(path, json={"model": name, "messages": ASK})
                 assert answer.is_success, (name, answer.text)
-        assert http.post("/v1/chat/completions", json=BODY).is_success
-        if headers:
-            refused = httpx.post(f"{url}/v1/chat/completions", json=BODY)
-            assert refused.status_code == 401
+        assert http.get("/models").json() == http.get("/v1/models").json()
+        assert http.get("/chat/completions").status_code == 405
+        assert http.get("/decisions/dec_1").status_code == 404  # stays below `/v1`
+        for path in ("/chat/completions", "/v1/chat/completions"):
+            assert http.post(path, json=BODY).is_success
+            if headers:
+                assert httpx.post(url + path, json=BODY).status_code == 401
 
 
 def without_redis(settings: Settings) -> Settings:
