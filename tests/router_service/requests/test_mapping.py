@@ -66,6 +66,7 @@ KNOWN = [
     (entry("openai/gpt-5.2", api_base="https://x.openai.azure.com/openai/v1"), "gpt-5.2"),
     # Anthropic.
     (entry("anthropic/claude-haiku-4-5-20251001"), "claude-haiku-4.5"),
+    (entry("claude-haiku-4-5-20251001"), "claude-haiku-4.5"),
     # Bedrock: regions and APIs do not change the model.
     (
         entry("bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0", aws_region_name="us-east-1"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import ConfigError
-from router_service.policies.costs import Price
 from router_service.settings import (
     Deployment,
     KeySettings,
@@ -16,30 +15,7 @@ from router_service.settings import (
 )
 from tests.router_service.settings.conftest import LoadFile as Load
 
-LITELLM = """
-model_list:
-  - model_name: gpt-4o
-    litellm_params:
-      model: openai/gpt-4o-2024-08-06
-      api_key: os.environ/MY_KEY
-      rpm: 100
-    model_info: {input_cost_per_token: 0.0000025, output_cost_per_token: 1e-05, mode: chat}
-  - model_name: gpt-4o
-    litellm_params: {model: azure/second-deployment, api_base: https://x.example}
-  - model_name: claude
-    litellm_params:
-      model: claude-3-haiku-20240307
-      input_cost_per_token: 2.5e-07
-      output_cost_per_token: 1.25e-06
-  - model_name: local
-    litellm_params: {model: hosted_vllm/org/model, api_base: http://127.0.0.1:8000/v1/}
-  - model_name: "*"
-    litellm_params: {model: openai/*, api_key: os.environ/MY_KEY}
-litellm_settings: {drop_params: true}
-router_settings: {routing_strategy: simple-shuffle}
-general_settings: {master_key: os.environ/MASTER, database_url: os.environ/NOT_SET}
-"""
-ENVIRON = {"MY_KEY": "key-1", "ANTHROPIC_API_KEY": "key-2", "MASTER": "key-3"}
+ENVIRON = {"MY_KEY": "key-1", "MASTER": "key-3"}
 
 
 @pytest.fixture
@@ -62,48 +38,11 @@ def only(model: Model) -> Deployment:
     return deployment
 
 
-def key_of(deployment: Deployment) -> str | None:
-    """Return a deployment's key."""
-    return deployment.api_key.get_secret_value() if deployment.api_key else None
-
-
-def test_litellm_file_works_unchanged(load: Load) -> None:
-    """Names, addresses, keys and prices are read as LiteLLM reads them."""
-    settings = load(LITELLM)
-    gpt, claude, local = settings.models
-    first, second = gpt.deployments
-    assert (first.upstream_model, first.base_url, key_of(first)) == (
-        "gpt-4o-2024-08-06",
-        "https://api.openai.com/v1",
-        "key-1",
-    )
-    assert (second.upstream_model, second.base_url) == (
-        "second-deployment",
-        "https://x.example/openai/v1",
-    )
-    assert gpt.price == Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10)
-    assert (only(claude).base_url, key_of(only(claude))) == (
-        "https://api.anthropic.com/v1",
-        "key-2",
-    )
-    assert claude.price == Price(input_usd_per_mtok=0.25, output_usd_per_mtok=1.25)
-    assert (only(local).upstream_model, only(local).base_url) == (
-        "org/model",
-        "http://127.0.0.1:8000/v1",
-    )
-    assert (local.price, only(local).api_key) == (None, None)
-    assert [each.where for each in settings.unsupported] == [
-        "litellm_settings.drop_params",
-        "general_settings.database_url",
-        "model_list.0.litellm_params.rpm",
-    ]
-
-
 def test_client_keys_may_be_plain_hashed_or_references(load: Load) -> None:
     """LiteLLM's master key is the admin key."""
     digest = "ab" * 32
     keys = f"keys: {{api: {{team-a: os.environ/MY_KEY, team-b: 'sha256:{digest}'}}}}"
-    settings = load(f"{LITELLM}\n{keys}")
+    settings = load(one(OPENAI, f"general_settings: {{master_key: os.environ/MASTER}}\n{keys}"))
     assert settings.keys.by_path() == {
         "keys.api.team-a": "key-1",
         "keys.api.team-b": f"sha256:{digest}",
