@@ -61,7 +61,7 @@ def test_only_the_first_of_several_adds_succeeds(replicas: Run) -> None:
         added = await asyncio.gather(*(each.add(FeedbackMark(id="added")) for each in marks))
         assert sorted(added) == [False] * 7 + [True]
 
-    replicas(run, StoreLimits(Retention(5, 10)))
+    replicas(run, StoreLimits(Retention(60, 10)))
 
 
 @pytest.mark.parametrize("url", ["http://:planted@h", "planted", "toy://planted", "redis://h:x"])
