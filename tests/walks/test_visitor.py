@@ -160,7 +160,7 @@ def look_at_router(page: Page, screens: Screens) -> None:
     expect(router).to_contain_text("The default of this gateway is balanced (verified=")
     expect(router).to_contain_text("gpt-5.6")
     page.locator("summary", has_text="train it again").click()
-    rule = re.compile(r"fast: accuracy=best-2\.5  # here (\w+=[\d.]+)")
+    rule = re.compile(r"balanced: verified  # here (\w+=[\d.]+)")
     expect(router.locator("pre")).to_contain_text(rule)
     found = rule.search(router.locator("pre").inner_text())
     assert found is not None
