@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from router_service.serving.app import create_app
@@ -41,17 +42,7 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        self.bodies.append(bytes(body))
+        self.bodies.append(await Request(scope, receive).body())
         self.paths.append(scope["path"])
         self.connections.append(scope["client"])
         kind = b"text/event-stream" if self.is_stream else b"application/json"

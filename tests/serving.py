@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
@@ -111,7 +112,7 @@ def served(app: ASGIApp, http: type[BoundedProtocol] | None = None) -> Iterator[
         app,
         loop="uvloop",
         http=http,
-        lifespan="on",
+        lifespan="on" if isinstance(app, Starlette) else "off",
         log_config=None,
         access_log=False,
         timeout_keep_alive=75,

@@ -37,11 +37,6 @@ class Azure:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
         """Answer one request."""
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
         response = await self._answer(Request(scope, receive))
         await response(scope, receive, send)
 
@@ -91,7 +86,7 @@ def served_over_tls(app: Azure, folder: Path) -> Iterator[tuple[str, Path]]:
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         timeout_graceful_shutdown=1,
         ssl_certfile=str(folder / "server.pem"),

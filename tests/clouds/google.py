@@ -64,11 +64,6 @@ class Google:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
         """Answer one request."""
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
         response = await self._answer(Request(scope, receive))
         await response(scope, receive, send)
 

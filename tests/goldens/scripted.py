@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from router_service.apis.parts import Text, Thinking, ToolUse
@@ -65,16 +66,7 @@ class ScriptedUpstream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
+        body = await Request(scope, receive).body()
         path = scope["raw_path"].decode()
         query = scope["query_string"].decode()
         headers = sorted((name.decode(), value.decode()) for name, value in scope["headers"])

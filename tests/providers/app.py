@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from router_service.apis.parts import Thinking
@@ -87,16 +88,7 @@ class Provider:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
-        content, more = b"", True
-        while more:
-            message = await receive()
-            content += message.get("body", b"")
-            more = message.get("more_body", False)
+        content = await Request(scope, receive).body()
         path = scope["path"]
         dialect = next(each for each in APIS.of_upstreams if path.endswith(each.path))
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}

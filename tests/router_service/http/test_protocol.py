@@ -38,8 +38,6 @@ class Echo:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
-        if scope["type"] == "lifespan":
-            return
         self.served += 1
         if scope["path"] == "/wait":
             gone = asyncio.ensure_future(_left(receive))

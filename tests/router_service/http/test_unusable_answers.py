@@ -72,11 +72,6 @@ class Models:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "lifespan":
-            while (await receive())["type"] != "lifespan.shutdown":
-                await send({"type": "lifespan.startup.complete"})
-            await send({"type": "lifespan.shutdown.complete"})
-            return
         body = await Request(scope, receive).json()
         self.asked.append(body["model"])
         kind = b"text/event-stream" if body.get("stream") else b"application/json"
