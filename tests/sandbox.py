@@ -15,9 +15,9 @@ import socket
 import sys
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -66,23 +66,15 @@ class Faults:
     """Break the connection after this many events, or in the middle of a body."""
     malformed: bool = False
     """Answer with a body that is not JSON, or with a stream that has a broken line."""
-    error_in_body: bool = False
-    """Answer with status 200 and a JSON body that is an error, also to streamed requests."""
     error_after: int | None = None
-    """End a stream with an error event after this many events; without a stream, the same as
-    `error_in_body`."""
+    """End a stream with an error event after this many events; without a stream, answer with status
+    200 and a JSON body that is an error."""
     hang_after: int | None = None
     """Stop forever after this many events, or in the middle of a body."""
     keep_alives: bool = False
     """Send a comment, `: keep-alive`, before each event; comments do not count as events."""
     multi_line: bool = False
     """Send the data of every second event on several lines, and every third event with CRLF."""
-    reject_stream_options: bool = False
-    """Answer with status 400 if the body has `stream_options`, as some providers do."""
-    no_usage: bool = False
-    """Omit the usage of a chat answer."""
-    times: int | None = None
-    """Only for the faults of a model: number of requests that get these faults."""
 
     @classmethod
     def parse(cls, text: str) -> Faults:
@@ -190,9 +182,9 @@ class FaultySandbox:
                 counts.append(self._by_model[model])
                 counts[-1].requests += 1
             own = [value for name, value in headers if name == HEADER]
-            faults = Faults.parse(",".join(own)) if own else self._take_faults(model)
+            faults = Faults.parse(",".join(own)) if own else self._faults.get(model, Faults())
             whole = await self._ask(scope, body)
-            ending = await _Reply(connection, scope["path"], faults, whole).send(values)
+            ending = await _Reply(connection, scope["path"], faults, whole).send()
         except _ClientLeftError:
             ending = "cancelled"
         except asyncio.CancelledError:
@@ -201,14 +193,6 @@ class FaultySandbox:
         finally:
             for each in counts:
                 each.endings[ending] += 1
-
-    def _take_faults(self, model: str) -> Faults:
-        """Return the faults for the next request to a model, and count `times` down."""
-        faults = self._faults.get(model, Faults())
-        if faults.times is None:
-            return faults
-        self._faults[model] = replace(faults, times=max(0, faults.times - 1))
-        return faults if faults.times else Faults()
 
     async def _ask(self, scope: Scope, body: bytes) -> _Whole:
         """Return the sandbox's whole answer."""
@@ -287,15 +271,9 @@ class _Reply:
     faults: Faults
     whole: _Whole
 
-    async def send(self, asked: Mapping[str, Any]) -> str:
+    async def send(self) -> str:
         """Send the answer, and return how it ended; raise _ClientLeftError."""
-        connection, faults, whole = self.connection, self.faults, self.whole
-        if faults.reject_stream_options and "stream_options" in asked:
-            message = "Unrecognized request argument supplied: stream_options"
-            error = {"message": message, "type": "invalid_request_error", "code": None}
-            error["param"] = "stream_options"
-            await connection.send_whole(400, json.dumps({"error": error}).encode())
-            return "failed"
+        connection, whole = self.connection, self.whole
         if whole.status != 200:
             await connection.send_whole(whole.status, b"".join(whole.parts))
             return "failed"
@@ -307,15 +285,13 @@ class _Reply:
         await connection.wait(None if faults.hang else faults.delay_s)
         if faults.status is not None:
             return await self._send_status(faults.status)
-        if faults.error_in_body or (faults.error_after is not None and not whole.is_stream):
+        if faults.error_after is not None and not whole.is_stream:
             message = "The sandbox fails within an answer of status 200, as requested."
             await connection.send_whole(200, self._error(500, message))
             return "failed"
         if whole.is_stream:
             return await self._send_events()
         body = _BROKEN if faults.malformed else b"".join(whole.parts)
-        if faults.no_usage:
-            body = json.dumps({k: v for k, v in json.loads(body).items() if k != "usage"}).encode()
         if faults.cut_after is None and faults.hang_after is None:
             await connection.send_whole(200, body)
             return "completed"
@@ -358,8 +334,6 @@ class _Reply:
         To cut it, return without the last part; then the server closes the connection.
         """
         connection, faults, events = self.connection, self.faults, self.whole.parts
-        if faults.no_usage:
-            events = [each for each in events if b'"usage":{' not in each]
         if faults.malformed:
             events = [events[0], _DATA + _BROKEN + b"\n\n", events[-1]]
         elif faults.error_after is not None:

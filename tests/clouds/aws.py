@@ -29,7 +29,6 @@ from tests.providers.answers import Reply, data_of
 REGION = "us-west-2"
 KEY = ("AKIDEXAMPLE0000000001", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY01")
 """Id and secret of a key that does not expire."""
-API_KEY = "bedrock-api-key-0123456789abcdef"
 
 MESSAGES_FIELDS = frozenset(
     "anthropic_beta anthropic_version context_management max_tokens messages metadata "
@@ -108,7 +107,7 @@ Answer = Sequence[Text | ToolUse]
 
 @dataclass
 class Aws:
-    """An ASGI app with Bedrock at `/model/`, STS at `/`, and a container's credentials.
+    """An ASGI app with Bedrock at `/model/`, and STS at `/`.
 
     Only signatures by `keys` are accepted: secrets and session tokens by the keys' ids.
     """
@@ -120,14 +119,13 @@ class Aws:
     events: Callable[[list[bytes]], Iterable[bytes]] = lambda events: events
     """What becomes of the messages of a stream."""
     lifetime_s: float = 3600.0
-    """How long the credentials that STS and the container give live."""
+    """How long the credentials that STS gives live."""
     keys: dict[str, tuple[str, str | None]] = field(
         default_factory=lambda: {KEY[0]: (KEY[1], None)}
     )
     asked: list[Asked] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     sts_calls: list[dict[str, str]] = field(default_factory=list)
-    container_calls: int = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
         """Answer one request."""
@@ -146,17 +144,6 @@ class Aws:
     async def _answer(self, request: Request) -> Response:
         body = await request.body()
         path = request.scope["raw_path"].decode()
-        if path == "/container":
-            self.container_calls += 1
-            given = self._new_key("container")
-            return JSONResponse(
-                {
-                    "AccessKeyId": given[0],
-                    "SecretAccessKey": given[1],
-                    "Token": given[2],
-                    "Expiration": given[3],
-                }
-            )
         if path == "/":
             return self._security_token(request, body)
         _, _, model, operation = path.split("/")
@@ -207,8 +194,6 @@ class Aws:
     def _check(self, request: Request, body: bytes, service: str) -> str:
         """Return the id of the key that signed a request, which is computed again by botocore."""
         authorization = request.headers.get("authorization", "")
-        if authorization == f"Bearer {API_KEY}":
-            return API_KEY
         if not authorization.startswith("AWS4-HMAC-SHA256 "):
             raise AwsError(403, "MissingAuthenticationTokenException", "Missing authentication")
         fields = dict(
@@ -238,12 +223,12 @@ class Aws:
             raise AwsError(403, "InvalidSignatureException", "The signature does not match.")
         return key_id
 
-    def _new_key(self, kind: str) -> tuple[str, str, str, str]:
+    def _new_key(self) -> tuple[str, str, str, str]:
         """Return a temporary key's id, secret, session token and end."""
         number = len(self.keys)
-        key_id = f"ASIA{kind.upper()[:6]}{number:010d}"
-        secret = f"temporary-secret-{kind}-{number:016d}"
-        token = f"session-token-of-{kind}-{number:032d}"
+        key_id = f"ASIAROLE{number:010d}"
+        secret = f"temporary-secret-{number:016d}"
+        token = f"session-token-{number:032d}"
         self.keys[key_id] = (secret, token)
         end = datetime.now(UTC) + timedelta(seconds=self.lifetime_s)
         return key_id, secret, token, end.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -256,7 +241,7 @@ class Aws:
         elif (token := asked["WebIdentityToken"]) != "a-web-identity-token":
             raise AwsError(400, "InvalidIdentityToken", f"The token {token} is not valid.")
         self.sts_calls.append(asked)
-        key_id, secret, token, end = self._new_key("role")
+        key_id, secret, token, end = self._new_key()
         text = (
             f'<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
             f"<{action}Result><Credentials><AccessKeyId>{key_id}</AccessKeyId>"

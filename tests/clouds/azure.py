@@ -31,7 +31,6 @@ SECRET = "entra-client-secret~0123456789"
 class Azure:
     """An ASGI app with a tenant's token endpoint, and a deployment of Azure OpenAI."""
 
-    lifetime_s: int = 3600
     tokens: list[str] = field(default_factory=list)
     asked: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
 
@@ -71,9 +70,7 @@ class Azure:
         assert form["scope"] == "https://cognitiveservices.azure.com/.default"
         token = f"entra-access-token-{len(self.tokens):024d}"
         self.tokens.append(token)
-        return JSONResponse(
-            {"token_type": "Bearer", "expires_in": self.lifetime_s, "access_token": token}
-        )
+        return JSONResponse({"token_type": "Bearer", "expires_in": 3600, "access_token": token})
 
 
 @contextmanager

@@ -53,11 +53,8 @@ class Google:
     """An ASGI app with a token endpoint at `/token`, and Vertex AI at `/v1/projects/`."""
 
     parts: Sequence[Text | ToolUse] = (Text("Hello from Vertex AI"),)
-    lifetime_s: int = 3600
     failures: list[tuple[int, Any]] = field(default_factory=list)
     """Statuses and bodies of the next answers of Vertex AI."""
-    token_failures: int = 0
-    """How many of the next requests for a token fail."""
     tokens: list[str] = field(default_factory=list)
     asked: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
     """Path, body and headers of each request to Vertex AI."""
@@ -107,9 +104,6 @@ class Google:
 
     async def _token(self, request: Request) -> Response:
         """Give a token for a valid assertion of the service account (RFC 7523)."""
-        if self.token_failures:
-            self.token_failures -= 1
-            return JSONResponse({"error": "internal_failure"}, 500)
         form = dict(pair.split("=", 1) for pair in (await request.body()).decode().split("&"))
         claims = jwt.decode(
             form["assertion"],
@@ -121,9 +115,7 @@ class Google:
         assert claims["scope"] == "https://www.googleapis.com/auth/cloud-platform"
         token = f"ya29.access-token-of-the-gateway-{len(self.tokens):08d}"
         self.tokens.append(token)
-        return JSONResponse(
-            {"access_token": token, "expires_in": self.lifetime_s, "token_type": "Bearer"}
-        )
+        return JSONResponse({"access_token": token, "expires_in": 3600, "token_type": "Bearer"})
 
 
 def _error(status: int, name: str, message: str) -> Response:

@@ -80,16 +80,13 @@ class Request:
 class Recorder:
     """App that reads each request whole, answers it, and records it."""
 
-    def __init__(self, *, is_blocked: bool = False, is_hasty: bool = False) -> None:
+    def __init__(self, *, is_hasty: bool = False) -> None:
         self.requests: list[Request] = []
         self._is_hasty = is_hasty
         self.errors: list[Exception] = []
-        self.released = asyncio.Event()
-        if not is_blocked:
-            self.released.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a complete request; a hasty app answers at once, a blocked one when released."""
+        """Answer a complete request; a hasty app answers at once."""
         try:
             await self._serve(scope, receive, send)
         except Exception as exc:
@@ -103,7 +100,6 @@ class Recorder:
         )
         self.requests.append(request)
         _check_scope(scope)
-        await self.released.wait()
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 while not (self._is_hasty or request.is_complete):
@@ -194,8 +190,6 @@ async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) ->
         protocol.data_received(part)
     await loop.settle()
     await _leave(protocol, transport)
-    app.released.set()
-    await loop.settle()
     expect(not state.tasks, f"requests outlive their connection: {state.tasks}")
     expect(not app.errors, f"the app failed: {app.errors}")
     return Seen(app.requests, bytes(transport.written))

@@ -72,9 +72,9 @@ def post(body: bytes, target: str = CHAT) -> bytes:
     return request("POST", target, KEY | {"content-type": "application/json"}, body)
 
 
-def chunk(data: bytes, extension: bytes = b"") -> bytes:
+def chunk(data: bytes) -> bytes:
     """Return a chunk of a body."""
-    return b"%x%b\r\n%b\r\n" % (len(data), extension, data)
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def chunked(end: bytes = b"0\r\n\r\n") -> bytes:

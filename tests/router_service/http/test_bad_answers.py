@@ -23,11 +23,9 @@ EVENT = data({"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]
 GZIP = b"content-encoding: gzip"
 
 
-def zipped(packed: bytes, levels: int = 1) -> bytes:
-    """Return data that is compressed several times."""
-    for _ in range(levels):
-        packed = gzip.compress(packed, 6)
-    return packed
+def zipped(data: bytes) -> bytes:
+    """Return compressed data."""
+    return gzip.compress(data, 6)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from router_service.access.keyring import StoredKeys
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.releases import Canary, CanaryTrial, ExceededLimit, Release, Track
+from router_service.core.releases import Canary, CanaryTrial, Release, Track
 from router_service.policies.costs import Price
 from router_service.requests.parsing import parse_request
 from router_service.requests.planning import Plan, Planner
@@ -96,11 +96,9 @@ TRIED = {"small": 0.1, "medium": 0.1, "large": 0.9}
 """Chooses `large`."""
 
 
-def releases(
-    tried: FakeRouter, on_excess: Callable[[Canary, ExceededLimit], None] = lambda *_: None
-) -> Releases:
+def releases(tried: FakeRouter) -> Releases:
     """Return a stable release, and a canary that is tried next to it."""
-    trial = CanaryTrial(BOUNDS, on_excess)
+    trial = CanaryTrial(BOUNDS, lambda *_: None)
     return Releases(planner(FakeRouter(STABLE)), planner(tried), trial)
 
 
