@@ -8,7 +8,7 @@ then judges the answers of these four (70 pools), or one is left out and joins t
 tools of the queries that it is measured on. Accuracies and costs of the models that were left out
 are estimated as a gateway does. A part is one pool in one of the five folds and takes about a
 minute; each pool comes once before any comes twice. Fitted parts are kept in WORK, so that an
-interrupted run continues, and `--parts 0` prints what there is.
+interrupted run continues.
 """
 
 from __future__ import annotations
@@ -145,13 +145,18 @@ def fit_part(recorded: Recorded, part: Part) -> None:
     (folder / "spec.json").write_text(fitted.export(folder, 1.0).model_dump_json())
 
 
+class Outcome(NamedTuple):
+    """A pool in a fold: points against its best model, and the mean costs of both in USD."""
+
+    points: float
+    cost_usd: float
+    best_usd: float
+
+
 def measure_part(
     recorded: Recorded, part: Part, *, knows_accuracies: bool = False
-) -> Mapping[float, tuple[Floats, Floats]]:
-    """Return correctness less that of the pool's best model, and cost as a share of its mean cost.
-
-    Both are (queries,), for each of `FACTORS`.
-    """
+) -> Mapping[float, Outcome]:
+    """Return the outcome of verified answers for each of `FACTORS`."""
     folder = recorded.workspace / part.name
     arms = [*part.unseen] if len(part.unseen) > 1 else [*range(len(recorded.profiles))]
     guess = recorded.guess(part, arms, knows_accuracies=knows_accuracies)
@@ -162,15 +167,16 @@ def measure_part(
     simulation = Simulation(judge_answers(folder, spec, data), GAIN_FEATURES)
     strongest_usd = max(zip(guess.accuracies, guess.costs_usd, strict=True))[1]
     correct = recorded.table.correct[rows][:, arms]
-    paid_usd = np.nan_to_num(recorded.table.cost_usd[:, arms])
+    paid_usd = np.nan_to_num(recorded.table.cost_usd[rows][:, arms])
     best = int(recorded.table.correct[:, arms].mean(axis=0).argmax())
     found = {}
     for factor in FACTORS:
         answers = simulation.answer(
             guess.costs_usd[None, :], factor * strongest_usd, floor=recorded.floor
         )
-        picked, cost_usd, _ = answers.outcome(correct, paid_usd[rows], np.zeros_like(correct))
-        found[factor] = picked - correct[:, best], cost_usd / paid_usd[:, best].mean()
+        picked, cost_usd, _ = answers.outcome(correct, paid_usd, np.zeros_like(correct))
+        points = 100 * float((picked - correct[:, best]).mean())
+        found[factor] = Outcome(points, float(cost_usd.mean()), float(paid_usd[:, best].mean()))
     return found
 
 
@@ -198,38 +204,38 @@ def _select_arms(answers: Answers, arms: Sequence[int]) -> Answers:
 
 
 def all_parts(arms: int) -> Iterator[Part]:
-    """Yield every pool in one of the folds, in random order, and then in the others."""
+    """Yield every pool in one of the folds, single models first, and then in the others.
+
+    Pools are in random order, so that the first ones are a sample.
+    """
     pools = [(column,) for column in range(arms)] + [*combinations(range(arms), 4)]
     order = np.random.default_rng(0).permutation(len(pools)).tolist()
     for number in range(FOLDS):
-        for place in order:
-            yield Part(pools[place], (place - arms + number) % FOLDS)
+        parts = [Part(pools[place], (place - arms + number) % FOLDS) for place in order]
+        yield from sorted(parts, key=lambda part: len(part.unseen))
 
 
 def print_table(recorded: Recorded, parts: Sequence[Part]) -> None:
-    """Print points against the best model of a pool and the share of its cost, by price."""
-    for name, chosen in (
-        ("four unseen models", [each for each in parts if len(each.unseen) > 1]),
-        (
-            "one unseen model and seven known ones",
-            [each for each in parts if len(each.unseen) == 1],
-        ),
-    ):
-        pools = len({each.unseen for each in chosen})
-        print(f"\n{name}: {pools} pools, {len(chosen)} parts")
+    """Print points against the best model of a pool and the share of its cost, by price.
+
+    The first share is that of the costs of all pools together, the second the median of the pools.
+    """
+    for name, size in (("four unseen models", 4), ("one unseen model and seven known ones", 1)):
+        chosen = [each for each in parts if len(each.unseen) == size]
         for knows_accuracies in (False, True):
-            print("  accuracies known" if knows_accuracies else "  accuracies estimated")
+            accuracies = "known" if knows_accuracies else "estimated"
+            print(f"\n{name}, accuracies {accuracies}: {len(chosen)} parts")
             measured = [
                 measure_part(recorded, part, knows_accuracies=knows_accuracies) for part in chosen
             ]
             for factor in FACTORS:
-                points = [100 * float(each[factor][0].mean()) for each in measured]
-                share = np.mean([each[factor][1].mean() for each in measured])
-                lowest, highest = min(points), max(points)
+                points, cost_usd, best_usd = np.array([each[factor] for each in measured]).T
                 note = "  <- the default" if factor == PRICE_OF_CORRECT else ""
                 print(
-                    f"    {factor:4g} times its cost: {np.mean(points):+.2f} points"
-                    f" ({lowest:+.1f} to {highest:+.1f}) at {share:.1%}{note}"
+                    f"  {factor:4g} times its cost: {points.mean():+.2f} points"
+                    f" ({points.min():+.1f} to {points.max():+.1f}) at"
+                    f" {cost_usd.sum() / best_usd.sum():.1%}"
+                    f" (median {np.median(cost_usd / best_usd):.1%}){note}"
                 )
 
 
@@ -245,8 +251,7 @@ def main() -> None:
     parts = [*all_parts(len(recorded.profiles))]
     for _ in Workers(arguments.processes).map(fit_part, recorded, parts[: arguments.parts], "part"):
         pass
-    fitted = [each for each in parts if (recorded.workspace / each.name / "spec.json").exists()]
-    print_table(recorded, fitted)
+    print_table(recorded, parts[: arguments.parts])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from router_service.policies.verified import VERIFIED, Verified, is_verified
 MOST = 0.98
 """Largest accuracy that is assumed, that of a model which the operator calls the last resort."""
 
-PRICE_OF_CORRECT = 8.0
+PRICE_OF_CORRECT = 10.0
 """Price of a correct answer, in units of the expected cost of the strongest model, by which answers
 are verified in a pool with models that are not measured. It is higher than that of measured pools,
 because the verifier is less sure (the table in `training/EXPERIMENTS.md`)."""
