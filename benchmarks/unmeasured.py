@@ -1,14 +1,15 @@
 """Pools with models that nobody has measured: what verified answers reach, on unseen tools.
 
-    python -m benchmarks.unmeasured DATA --workspace WORK [--parts 70] [--processes 2]
+    python -m benchmarks.unmeasured DATA --workspace WORK [--parts 83] [--processes 2]
 
 Of the eight models of the shipped artifact, four are left out of the training of a verifier, which
 then judges the answers of these four (70 pools), or one is left out and joins the seven others
-(8 pools). The verifier is that of unfamiliar requests, by today's recipe, and has not seen the
-tools of the queries that it is measured on. Accuracies and costs of the models that were left out
-are estimated as a gateway does. A part is one pool in one of the five folds and takes about a
-minute; each pool comes once before any comes twice. Fitted parts are kept in WORK, so that an
-interrupted run continues.
+(8 pools). Verifiers that know all eight are the comparison. The verifier is that of unfamiliar
+requests, by today's recipe, and has not seen the tools of the queries that it is measured on.
+Accuracies and costs of the models that were left out are estimated as a gateway does. A part is one
+pool in one of the five folds; on two idle cores, a part of four models takes one minute of
+processor time, and one of eight two. Each pool comes once before any comes twice. Fitted parts are
+kept in WORK, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -206,8 +207,10 @@ def _select_arms(answers: Answers, arms: Sequence[int]) -> Answers:
 def all_parts(arms: int) -> Iterator[Part]:
     """Yield every pool in one of the folds, single models first, and then in the others.
 
-    Pools are in random order, so that the first ones are a sample.
+    Before them come verifiers that know all models, for comparison. Pools are in random order, so
+    that the first ones are a sample.
     """
+    yield from (Part((), fold) for fold in range(FOLDS))
     pools = [(column,) for column in range(arms)] + [*combinations(range(arms), 4)]
     order = np.random.default_rng(0).permutation(len(pools)).tolist()
     for number in range(FOLDS):
@@ -220,7 +223,11 @@ def print_table(recorded: Recorded, parts: Sequence[Part]) -> None:
 
     The first share is that of the costs of all pools together, the second the median of the pools.
     """
-    for name, size in (("four unseen models", 4), ("one unseen model and seven known ones", 1)):
+    for name, size in (
+        ("four unseen models", 4),
+        ("one unseen model and seven known ones", 1),
+        ("eight known models", 0),
+    ):
         chosen = [each for each in parts if len(each.unseen) == size]
         for knows_accuracies in (False, True):
             accuracies = "known" if knows_accuracies else "estimated"
@@ -244,7 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--workspace", type=Path, required=True)
-    parser.add_argument("--parts", type=int, default=78, help="fitted parts, of 390")
+    parser.add_argument("--parts", type=int, default=83, help="fitted parts, of 395")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     recorded = Recorded.read(arguments.data, arguments.workspace)

@@ -24,15 +24,15 @@ MOST = 0.98
 PRICE_OF_CORRECT = 10.0
 """Price of a correct answer, in units of the expected cost of the strongest model, by which answers
 are verified in a pool with models that are not measured. It is higher than that of measured pools,
-because the verifier is less sure (the table in `training/EXPERIMENTS.md`)."""
+because the verifier is less sure (`python -m benchmarks.unmeasured`; `training/EXPERIMENTS.md`)."""
 
 ECONOMY, QUALITY = 3.0, 16.0
 """The same of the policies `economy` and `quality`, which have no measured goal in such a pool."""
 
 EXPECTED = (
-    "Models of this pool are not measured, so its figures are not known. In seven pools of four"
-    " models that the verifier had not seen, verified answers were 0.6 points below the best of the"
-    " four on average (+1.1 to -1.6), at 19% of its cost."
+    "Models of this pool are not measured, so its figures are not known. In pools of four models"
+    " that the verifier had not seen, verified answers were 0.8 points below the best of the four"
+    " on average (+2.8 to -5.4), at 24% of its cost. `switchcraft onboard CONFIG` measures them."
 )
 """What is expected of a pool with such models (the same table)."""
 
