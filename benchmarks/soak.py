@@ -410,7 +410,6 @@ class Configuration:
             "publication": "redis",
             "default_policy": f"theta=0.{number % 8 + 1}",
             "exploration_share": 0.05,
-            "conversations": {"enabled": True},
         }
         keys = {f"team-{i}": hashed(key) for i, key in enumerate(self.keys)}
         server = {

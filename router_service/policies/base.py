@@ -173,24 +173,6 @@ class Policy(Rule):
         """Return the probability that an arm must reach, or None without a minimum."""
         return None
 
-    def correct_answer_usd(
-        self, costs_usd: Sequence[float], configured_usd: float | None = None
-    ) -> float:
-        """Return what one more correct answer is worth in a conversation, in USD.
-
-        `configured_usd` is what the operator says; a policy with a price of its own ignores it.
-        Without it, the policy gives up at most `given_up` in probability for the saving between the
-        most and the least expensive arm, so the price is that saving divided by it.
-        """
-        if configured_usd is not None:
-            return configured_usd
-        return (max(costs_usd) - min(costs_usd)) / max(self.given_up, 1e-3)
-
-    @property
-    def given_up(self) -> float:
-        """Largest probability of a correct answer that the policy gives up to save cost."""
-        return 1.0
-
     def explain(self, choice: ChoiceFacts) -> str:
         """Return why an arm was chosen: the end of a sentence that begins with `big: 94%`."""
         return f"was chosen by {self}"

@@ -1,4 +1,4 @@
-"""Prompt caches of providers: what a request of a conversation costs, and when to switch arms.
+"""Prompt caches of providers: what a request of a tool loop costs, and which arm is asked first.
 
 A provider keeps the processed prefix of a prompt for some minutes and charges less for it. So an
 arm that served a conversation's last turns is cheaper for the next turn than its list price
@@ -10,7 +10,7 @@ Nothing here measures time: `now_s` is passed in, in seconds of the same clock i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict
 from router_service.apis.usage import Usage
 from router_service.core.decision_record import StoredRecord
 from router_service.core.reasons import Reason
-from router_service.policies.base import DRIFT_TOLERANCE, Policy, Selection
+from router_service.policies.base import Selection
 from router_service.policies.costs import Price
 
-MAX_LAST_ARMS = 8
-"""Number of a conversation's last requests whose arms are kept."""
+EXPECTED_REQUESTS = 4
+"""Number of requests, this one included, over which another arm has to cost less."""
 MAX_WARM_ARMS = 8
 """Number of arms whose caches are kept, for each conversation."""
 
@@ -150,9 +150,8 @@ class ConversationState(StoredRecord):
     max_mean_bytes: ClassVar[int] = 4096
 
     requests: int = 0
-    arms: tuple[str, ...] = ()
-    """The arms that served the last requests, the latest one last."""
-    first_arm: str = ""
+    arm: str | None = None
+    """The arm that served the last request."""
     warm: Mapping[str, WarmPrefix] = {}
     """Cached prefixes by arm, the latest one last."""
     first_prompt_tokens: int = 0
@@ -160,23 +159,12 @@ class ConversationState(StoredRecord):
     """Length of the last prompt."""
     request_bytes: int = 0
     """Size of the last request's body, from which the length of the next prompt is estimated."""
-    switches: int = 0
-    spent_usd: float = 0.0
-    """Cost of all requests so far."""
-    staying_usd: float = 0.0
-    """What the same requests would have cost with the first arm. Answers are assumed to differ in
-    length as the arms' profiles do."""
     last_at_s: float = 0.0
     asked: Mapping[str, tuple[int, int]] = {}
     """For each arm that verification has asked: how often, and how often it asked another one
     after that."""
     turns: int = 0
     """Number of messages in the last request."""
-
-    @property
-    def arm(self) -> str | None:
-        """The arm that served the last request."""
-        return self.arms[-1] if self.arms else None
 
     @property
     def growth_tokens(self) -> float:
@@ -229,58 +217,20 @@ class ConversationState(StoredRecord):
         request: NextRequest,
         arm: str,
         usage: Usage,
-        cost_usd: float,
-        terms: Mapping[str, ArmTerms],
+        rule: CacheRule | None,
     ) -> ConversationState:
-        """Return the state after an arm has answered a request with this usage and cost.
-
-        `terms` are the terms of the arms by name.
-        """
-        now_s = request.at_s
-        own = terms.get(arm)
-        warmed = self.warmed(request, arm, usage, own.rule if own else None)
-        first_arm = self.first_arm or arm
-        first = terms.get(first_arm)
-        staying_usd = cost_usd
-        if first is not None and first_arm != arm:
-            is_warm = first.rule is not None and now_s - self.last_at_s <= first.rule.lifetime_s
-            cached = self.prompt_tokens if is_warm else 0
-            # An answer that is longer than usual would be longer with the first arm too.
-            if own is not None and own.output_tokens > 0:
-                ratio = usage.completion_tokens / own.output_tokens
-                first = replace(first, output_tokens=ratio * first.output_tokens)
-            staying_usd = first.cost_usd(
-                usage.prompt_tokens, cached, has_markers=request.has_markers
-            )
+        """Return the state after an arm has answered a request with this usage."""
+        warmed = self.warmed(request, arm, usage, rule)
         return warmed.model_copy(
             update={
                 "requests": self.requests + 1,
-                "arms": (*self.arms, arm)[-MAX_LAST_ARMS:],
-                "first_arm": first_arm,
+                "arm": arm,
                 "first_prompt_tokens": self.first_prompt_tokens or usage.prompt_tokens,
                 "prompt_tokens": usage.prompt_tokens,
                 "request_bytes": request.size_bytes,
-                "switches": self.switches + (self.arm is not None and self.arm != arm),
-                "spent_usd": self.spent_usd + cost_usd,
-                "staying_usd": self.staying_usd + staying_usd,
-                "last_at_s": now_s,
+                "last_at_s": request.at_s,
             }
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchRule:
-    """When a conversation may change its arm."""
-
-    expected_requests: float = 4.0
-    """Number of requests, this one included, over which a switch has to pay."""
-    budget_share: float = 0.02
-    """How much more a conversation may cost than with its first arm, as a share of that cost."""
-    budget_usd: float | None = None
-    """The same in USD, instead of the share."""
-    correct_usd: float | None = None
-    """What one more correct answer is worth. None derives it from the policy. A policy with a price
-    of its own, such as `utility`, uses that in any case."""
 
 
 def costs_over(
@@ -309,47 +259,6 @@ def costs_over(
             cost += (requests - 1) * later
         costs.append(cost)
     return costs
-
-
-def choose_in_conversation(
-    arms: Sequence[str],
-    probabilities: Sequence[float],
-    costs_usd: Sequence[float],
-    policy: Policy,
-    state: ConversationState,
-    rule: SwitchRule,
-) -> Selection:
-    """Choose an arm for the next request of a conversation.
-
-    `costs_usd` are those of `costs_over` for `rule.expected_requests`. The policy chooses by these
-    costs. If its choice is not the arm of the last request, the arm changes only if the gain
-    exceeds the cost, and if the budget allows it.
-    """
-    requests = rule.expected_requests
-    mean_costs_usd = [cost / requests for cost in costs_usd]
-    wanted = policy.choose(probabilities, mean_costs_usd)
-    if state.arm is None or state.arm not in arms:
-        return wanted
-    current = arms.index(state.arm)
-    if wanted.arm == current:
-        return wanted
-    stay = Selection(current, Reason.STICKY)
-    extra_usd = costs_usd[wanted.arm] - costs_usd[current]
-    gained = probabilities[wanted.arm] - probabilities[current]
-    floor = policy.least_probability(probabilities)
-    if floor is None or probabilities[current] < floor - DRIFT_TOLERANCE:
-        worth_usd = policy.correct_answer_usd(mean_costs_usd, rule.correct_usd)
-        extra_usd -= requests * gained * worth_usd
-    if extra_usd >= 0:
-        return stay
-    if costs_usd[wanted.arm] > costs_usd[current] and state.first_arm in arms:
-        first_usd = state.staying_usd + costs_usd[arms.index(state.first_arm)]
-        budget_usd = rule.budget_usd
-        if budget_usd is None:
-            budget_usd = rule.budget_share * first_usd
-        if state.spent_usd + costs_usd[wanted.arm] > first_usd + budget_usd:
-            return stay
-    return Selection(wanted.arm, Reason.SWITCHED)
 
 
 def choose_in_loop(

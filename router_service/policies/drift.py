@@ -101,11 +101,6 @@ class Drift(Policy):
         """Return the highest probability minus delta."""
         return max(probabilities) - self.delta
 
-    @property
-    def given_up(self) -> float:
-        """Delta."""
-        return self.delta
-
     def explain(self, choice: ChoiceFacts) -> str:
         """Return why an arm was chosen."""
         if choice.reason != Reason.DRIFT:

@@ -88,11 +88,6 @@ class Threshold(Policy):
         """Return the threshold."""
         return self.theta
 
-    @property
-    def given_up(self) -> float:
-        """The distance of the threshold from certainty."""
-        return 1.0 - self.theta
-
     def explain(self, choice: ChoiceFacts) -> str:
         """Return why an arm was chosen."""
         match choice.reason:

@@ -86,12 +86,6 @@ class Utility(Policy):
         likely.sort(key=lambda arm: -self.value(probabilities[arm], costs_usd[arm]))
         return tuple(likely)
 
-    def correct_answer_usd(
-        self, costs_usd: Sequence[float], configured_usd: float | None = None
-    ) -> float:
-        """Return the policy's own price."""
-        return self.price_usd
-
     def explain(self, choice: ChoiceFacts) -> str:
         """Return why an arm was chosen."""
         if choice.reason != Reason.UTILITY:

@@ -23,11 +23,10 @@ from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate
 from router_service.requests.parsing import ParsedRequest
 from router_service.requests.planning import Plan
-from router_service.requests.turns import ConversationTurn, has_stalled, is_in_tool_loop
+from router_service.requests.turns import ConversationTurn, is_in_tool_loop
 from router_service.router import Decision
 from router_service.store.memory import LocalRecords
 from router_service.store.records import Records
-from router_service.telemetry.metrics import Metrics
 
 MAX_WAIT_S = 0.02
 """Longest wait of a request for the state in Redis, which usually answers within 2 ms."""
@@ -43,7 +42,6 @@ class Conversations:
         self,
         local: LocalRecords[ConversationState],
         shared: Records[ConversationState] | None,
-        metrics: Metrics,
         clock: Callable[[], float] = time.time,
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
@@ -54,7 +52,6 @@ class Conversations:
         """
         self._local = local
         self._shared = shared
-        self._metrics = metrics
         self._clock = clock
         self._max_wait_s = max_wait_s
         self._reads: set[asyncio.Task[None]] = set()
@@ -84,7 +81,6 @@ class Conversations:
             ),
             turns,
             is_in_tool_loop(conversation),
-            has_stalled(conversation),
         )
 
     def answered(self, call: Call) -> None:
@@ -93,25 +89,18 @@ class Conversations:
         turn, decision = plan.conversation, plan.decision
         if turn is None or decision is None or accepted.usage is None or call.status >= 400:
             return
-        terms, before, request = plan.planner.terms, turn.state, turn.request
-        after, cost_usd = before, 0.0
+        terms, after, request = plan.planner.terms, turn.state, turn.request
         for candidate in call.candidates:
             arm, usage = self._arm_of(candidate, plan, decision), candidate.usage
-            if usage is None or arm not in terms:
-                continue
-            rule = terms[arm].rule
-            cost_usd += terms[arm].price.cost_of(usage, candidate.seconds)
-            if candidate is not accepted:
-                after = after.warmed(request, arm, usage, rule)
+            if usage is not None and arm in terms and candidate is not accepted:
+                after = after.warmed(request, arm, usage, terms[arm].rule)
         for arm, candidate in call.asked.items():
             is_escalated = candidate.step < call.verification_steps
             after = after.after_asked(arm, is_escalated=is_escalated)
         arm = self._arm_of(accepted, plan, decision)
-        after = after.after(request, arm, accepted.usage, cost_usd, terms)
+        rule = terms[arm].rule if arm in terms else None
+        after = after.after(request, arm, accepted.usage, rule)
         after = after.model_copy(update={"turns": turn.turns})
-        cost = self._metrics.conversation_cost_usd
-        cost.labels("routed").inc(after.spent_usd - before.spent_usd)
-        cost.labels("first_arm").inc(after.staying_usd - before.staying_usd)
         self._local.keep(after)
         if self._shared is not None:
             self._shared.save(after)

@@ -45,7 +45,7 @@ async def plan_request(
     """
     timer = timer or Timer(time.perf_counter)
     releases, key = engine.releases, headers.key
-    follows = bool(engine.settings.router.conversations.enabled)
+    follows = engine.settings.router.conversations.enabled
 
     def prepare(*, in_thread: bool) -> Plan:
         """Return the plan with its prediction, which is computed only in a thread."""

@@ -6,7 +6,7 @@ import logging
 import math
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -33,7 +33,7 @@ from router_service.measurement.agent_tasks import TaskAdvice, advise_on_tasks
 from router_service.measurement.expectations import EstimateErrors, measure_errors
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
-from router_service.policies.caching import choose_in_conversation, choose_in_loop, costs_over
+from router_service.policies.caching import EXPECTED_REQUESTS, choose_in_loop, costs_over
 from router_service.policies.names import DEFAULT, NamedPolicy
 from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
@@ -226,7 +226,6 @@ class Planner:
         """What people read for each arm."""
         self.terms = pool.terms
         """What each arm charges."""
-        self._conversations = settings.conversations
         self._agents = settings.agents
         self._task_candidates = {each.name: each for each in pool_candidates(pool)}
         self._advised: dict[tuple[tuple[str, ...], float], TaskAdvice] = {}
@@ -606,8 +605,8 @@ class Planner:
         if plan.policy is MOST_ACCURATE and decision.reason not in {Reason.RISK, Reason.UNREAD}:
             decision = self._most_accurate(decision, floor)
         if plan.conversation is not None:
-            decision = self._keep_or_switch(
-                decision, policy, plan.conversation, floor, is_verified=plan.verified is not None
+            decision = self._continue_loop(
+                decision, plan.conversation, floor, is_verified=plan.verified is not None
             )
         plan.prediction = prediction
         self._set_decision(plan, decision)
@@ -624,62 +623,23 @@ class Planner:
         reason = Reason.UNFAMILIAR if arms[0] == by_rate[0] else Reason.RISK
         return replace(decision, arm=arms[0], reason=reason, ranking=tuple(arms))
 
-    def _keep_or_switch(
-        self,
-        decision: Decision,
-        policy: Policy,
-        turn: ConversationTurn,
-        floor: float,
-        *,
-        is_verified: bool,
-    ) -> Decision:
-        """Return the decision that takes into account what earlier requests left in caches.
-
-        Inside a tool loop, the last arm is kept, or a cheaper one replaces it. For a message of the
-        user, the arm changes if that pays, or is chosen freely. Only arms that reach `floor` are
-        chosen, if any does.
-        """
-        state, settings = turn.state, self._conversations
-        if decision.reason is Reason.RISK:
-            return decision
-        arms = list(decision.ranking)
-        arms = [arm for arm in arms if decision.probabilities[arm] >= floor] or arms
-        must_change = settings.change_when_stalled and turn.has_stalled and len(arms) > 1
-        if state.arm in arms and turn.is_in_loop and not must_change:
-            return self._continue_loop(decision, turn, arms, is_verified=is_verified)
-        if is_verified or not (settings.enabled is True or must_change):
-            return decision
-        if decision.reason in {Reason.UNREAD, Reason.UNFAMILIAR}:
-            return decision
-        if state.arm is None and not settings.weigh_first:
-            return decision
-        if state.arm in arms and must_change:
-            arms.remove(state.arm)
-        requests = settings.expected_requests
-        costs_usd = costs_over(arms, self.terms, state, turn.request, requests)
-        probabilities = [decision.probabilities[arm] for arm in arms]
-        chosen = choose_in_conversation(
-            arms, probabilities, costs_usd, policy, state, settings.rule
-        )
-        return decision.moved(
-            arms[chosen.arm],
-            Reason.SWITCHED if must_change else chosen.reason,
-            {arm: cost_usd / requests for arm, cost_usd in zip(arms, costs_usd, strict=True)},
-        )
-
     def _continue_loop(
-        self, decision: Decision, turn: ConversationTurn, arms: Sequence[str], *, is_verified: bool
+        self, decision: Decision, turn: ConversationTurn, floor: float, *, is_verified: bool
     ) -> Decision:
-        """Return the decision for the next request of a tool loop that an arm has answered before.
+        """Return the decision for a request that may continue a tool loop.
 
-        It has the costs of this request. Any arm may replace the last one for a verified answer,
-        and otherwise only the one that the policy has chosen.
+        Then the last arm is kept, or a cheaper one replaces it, and the decision has the costs of
+        this request. Any arm may replace the last one for a verified answer, and otherwise only the
+        one that the policy has chosen. Only arms that reach `floor` are chosen, if any does.
         """
-        state, expected = turn.state, self._conversations.expected_requests
-        costs_usd = costs_over(arms, self.terms, state, turn.request, expected)
+        state, probabilities = turn.state, decision.probabilities
+        arms = list(decision.ranking)
+        arms = [arm for arm in arms if probabilities[arm] >= floor] or arms
+        if decision.reason is Reason.RISK or not (turn.is_in_loop and state.arm in arms):
+            return decision
+        costs_usd = costs_over(arms, self.terms, state, turn.request, EXPECTED_REQUESTS)
         p_escalated = {decision.arm: 0.0} if decision.arm in arms else {}
         if is_verified:
-            probabilities = decision.probabilities
             p_escalated = {arm: state.p_escalated(arm, probabilities[arm]) for arm in arms}
         chosen = choose_in_loop(arms, costs_usd, state, p_escalated)
         costs_usd = costs_over(arms, self.terms, state, turn.request, 1)

@@ -1,14 +1,12 @@
-"""A request's place in its conversation, and whether its tool loop makes progress."""
+"""A request's place in its conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import dropwhile
 
-from router_service.apis.conversation import Conversation, Role, Turn
-from router_service.checker.tool_checks import is_tool_error
+from router_service.apis.conversation import Conversation, Role
 from router_service.policies.caching import ConversationState, NextRequest
 from router_service.requests.parsing import ParsedRequest
 
@@ -40,8 +38,6 @@ class ConversationTurn:
     """Number of messages in the request."""
     is_in_loop: bool
     """Whether the request continues a tool loop."""
-    has_stalled: bool
-    """Whether the tools' results show that the arm makes no progress."""
 
 
 def is_in_tool_loop(conversation: Conversation) -> bool:
@@ -49,34 +45,6 @@ def is_in_tool_loop(conversation: Conversation) -> bool:
 
     Text of the user may follow the result, because Claude Code adds its reminders there.
     """
-    return next(_turns_of_loop(conversation), None) is not None
-
-
-def _turns_of_loop(conversation: Conversation) -> Iterator[Turn]:
-    """Yield the turns of the tool loop that a request continues, the last one first."""
     turns = dropwhile(lambda turn: turn.role is Role.USER, reversed(conversation.turns))
-    for index, turn in enumerate(turns):
-        is_result = turn.role in {Role.TOOL, Role.FUNCTION}
-        if not is_result and (index == 0 or not turn.tool_calls):
-            return
-        yield turn
-
-
-def has_stalled(conversation: Conversation) -> bool:
-    """Return whether the last two rounds of a tool loop show no progress.
-
-    Either all of their results are errors, or the second one repeats the first one's calls and gets
-    the same results.
-    """
-    rounds: list[tuple[object, list[str]]] = []
-    results: list[str] = []
-    for turn in _turns_of_loop(conversation):
-        if turn.tool_calls:
-            rounds.append((turn.tool_calls, results))
-            results = []
-        else:
-            results.append(turn.text)
-        if len(rounds) == 2:
-            is_same = rounds[0] == rounds[1]
-            return is_same or all(is_tool_error(text) for _, texts in rounds for text in texts)
-    return False
+    last = next(turns, None)
+    return last is not None and last.role in {Role.TOOL, Role.FUNCTION}

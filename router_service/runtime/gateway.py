@@ -143,7 +143,7 @@ class Gateway:
         )
         self.ownership = Ownership(self.held)
         self.conversations = Conversations(
-            memory.records(ConversationState), records_of_others(ConversationState), self.metrics
+            memory.records(ConversationState), records_of_others(ConversationState)
         )
         self.conversation_index = ConversationIndex(records(ConversationDecisions))
         log = settings.decision_log

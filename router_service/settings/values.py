@@ -48,7 +48,6 @@ from router_service.core.addresses import (
 from router_service.core.errors import ConfigError, ConfigProblem
 from router_service.core.keys import begins_like_key, digest_of
 from router_service.database.engine import check_database_address
-from router_service.policies.caching import SwitchRule
 from router_service.policies.costs import Price
 from router_service.policies.risk import Risk, RiskRules
 from router_service.policies.verified import VERIFIED
@@ -480,43 +479,16 @@ class RiskSettings(Frozen):
 
 
 class ConversationSettings(Frozen):
-    """Following conversations: the arm stays the same unless a change pays.
+    """Following tool loops: the arm that answered last is asked first.
 
     Providers charge less for the part of a prompt that they have cached. So the arm that served a
     conversation's last request is cheaper for the next one than its list price suggests.
     """
 
-    enabled: Literal["loops"] | bool = "loops"
-    """Whether the choice depends on the conversation's earlier requests. With `loops`, it does so
-    inside a tool loop: the arm that answered last is asked first, unless a cheaper one is expected
-    to cost less, and the user's messages are decided by themselves. With `true`, a change of the
-    arm is weighed for the user's messages too, unless answers are verified. With `false`, every
-    request is decided by itself."""
-    expected_requests: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 4.0
-    """Number of requests, the present one included, over which a change of the arm has to pay."""
-    budget_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
-    """How much more a conversation may cost than with its first arm, as a share of that cost. What
-    earlier changes have saved may be spent in addition."""
-    budget_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """The same budget in USD for each conversation. It replaces `budget_share`."""
-    correct_answer_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, json_schema_extra={"x-default": "derived from the policy"}
-    )
-    """What one more correct answer is worth in USD, when a change of the arm is weighed. The policy
-    `utility=PRICE` has its own price."""
-    weigh_first: bool = False
-    """Whether the first request of a conversation is decided by what a prompt of its length costs.
-    Otherwise it is decided by the arms' mean costs, like a request outside of a conversation."""
-    change_when_stalled: bool = False
-    """Whether the arm changes inside a tool loop if the last two rounds of calls had only errors as
-    results, or were the same calls with the same results."""
-
-    @cached_property
-    def rule(self) -> SwitchRule:
-        """When a conversation may change its arm, as `policies.caching` reads it."""
-        return SwitchRule(
-            self.expected_requests, self.budget_share, self.budget_usd, self.correct_answer_usd
-        )
+    enabled: bool = True
+    """Whether the arm that answered last is asked first inside a tool loop, unless a cheaper one is
+    expected to cost less over the next four requests. The user's messages are decided by
+    themselves. With `false`, every request is."""
 
 
 class AgentSettings(Frozen):

@@ -353,15 +353,6 @@ class Metrics:
         "policy",
         "release",
     )
-    # Conversations (router.conversations).
-    conversation_cost_usd = _counter(
-        "conversation_cost_usd",
-        "Cost of the answers to requests of conversations: what they have cost (answered_by: "
-        "routed), and what is expected if each conversation's first arm had answered all "
-        "(first_arm). The difference is the saving.",
-        "answered_by",
-        starts=[_each(("routed", "first_arm"))],
-    )
     # Verified answers.
     candidates = _counter(
         "candidates",

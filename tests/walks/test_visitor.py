@@ -29,8 +29,6 @@ model_list:
   - model_name: gpt-5.6
     litellm_params: {{model: openai/gpt-5.6, api_base: {origin}/v1, api_key: none}}
     model_info: {{input_cost_per_token: 0.000002, output_cost_per_token: 0.000016}}
-router:
-  conversations: {{enabled: true}}
 database:
   url: sqlite:///switchcraft.db
 """
