@@ -261,11 +261,10 @@ def _money_axis(axes: Axes, decimals: int = 0) -> None:
     axes.legend(loc="lower right")
     axes.set_xscale("log")
     axes.set_xlabel(f"{USD_PER_1K} (log scale); bars and bands are one standard error")
-    dollars = FuncFormatter(lambda usd, _: f"{usd:g}")
-    axes.xaxis.set_major_formatter(dollars)
-    low, high = axes.get_xlim()
-    if high < 10 * low:  # within one decade, major ticks alone are too few
-        axes.xaxis.set_minor_formatter(dollars)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda usd, _: f"{usd:g}"))
+    # Within one or two decades, major ticks alone are too few.
+    minor = FuncFormatter(lambda usd, _: f"{usd:g}" if f"{usd:e}"[0] in "25" else "")
+    axes.xaxis.set_minor_formatter(minor)
     axes.grid(visible=True)
 
 
