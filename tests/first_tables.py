@@ -5,6 +5,12 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
 
+def ordered(length: int) -> sa.String:
+    """Return the type of texts that PostgreSQL orders by their bytes, as SQLite does."""
+    other = sa.String(length=length, collation="C")
+    return sa.String(length=length).with_variant(other, "postgresql")
+
+
 def create_first_tables(connection: sa.Connection) -> None:
     """Create the tables of the version 0001, as its gateways did."""
     op = Operations(MigrationContext.configure(connection))
@@ -24,23 +30,11 @@ def create_first_tables(connection: sa.Connection) -> None:
 
     op.create_table(
         "latencies",
-        sa.Column(
-            "scope",
-            sa.String(length=205).with_variant(sa.String(length=205, collation="C"), "postgresql"),
-            nullable=False,
-        ),
+        sa.Column("scope", ordered(205), nullable=False),
         sa.Column("step_s", sa.Integer(), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column(
-            "model",
-            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
-            nullable=False,
-        ),
-        sa.Column(
-            "policy",
-            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
-            nullable=False,
-        ),
+        sa.Column("model", ordered(200), nullable=False),
+        sa.Column("policy", ordered(200), nullable=False),
         sa.Column("bin", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("requests", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint(
@@ -62,11 +56,7 @@ def create_first_tables(connection: sa.Connection) -> None:
     )
     op.create_table(
         "spending",
-        sa.Column(
-            "subject",
-            sa.String(length=205).with_variant(sa.String(length=205, collation="C"), "postgresql"),
-            nullable=False,
-        ),
+        sa.Column("subject", ordered(205), nullable=False),
         sa.Column("period", sa.String(length=12), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
         sa.Column("spent_nusd", sa.BigInteger(), nullable=False),
@@ -86,11 +76,7 @@ def create_first_tables(connection: sa.Connection) -> None:
     )
     op.create_table(
         "teams",
-        sa.Column(
-            "name",
-            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
-            nullable=False,
-        ),
+        sa.Column("name", ordered(200), nullable=False),
         sa.Column("owner", sa.String(length=200), nullable=True),
         sa.Column("search", sa.Text(), nullable=False),
         sa.Column("requests_per_minute", sa.Integer(), nullable=True),
@@ -109,23 +95,11 @@ def create_first_tables(connection: sa.Connection) -> None:
 
     op.create_table(
         "usage",
-        sa.Column(
-            "scope",
-            sa.String(length=205).with_variant(sa.String(length=205, collation="C"), "postgresql"),
-            nullable=False,
-        ),
+        sa.Column("scope", ordered(205), nullable=False),
         sa.Column("step_s", sa.Integer(), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column(
-            "model",
-            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
-            nullable=False,
-        ),
-        sa.Column(
-            "policy",
-            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
-            nullable=False,
-        ),
+        sa.Column("model", ordered(200), nullable=False),
+        sa.Column("policy", ordered(200), nullable=False),
         sa.Column("requests", sa.BigInteger(), nullable=False),
         sa.Column("errors", sa.BigInteger(), nullable=False),
         sa.Column("unpriced", sa.BigInteger(), nullable=False),
@@ -148,20 +122,12 @@ def create_first_tables(connection: sa.Connection) -> None:
 
     op.create_table(
         "keys",
-        sa.Column(
-            "name",
-            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
-            nullable=False,
-        ),
+        sa.Column("name", ordered(200), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("hint", sa.String(length=8), nullable=False),
         sa.Column("previous_digest", sa.String(length=64), nullable=True),
         sa.Column("previous_until_s", sa.Float(), nullable=True),
-        sa.Column(
-            "team",
-            sa.String(length=200).with_variant(sa.String(length=200, collation="C"), "postgresql"),
-            nullable=True,
-        ),
+        sa.Column("team", ordered(200), nullable=True),
         sa.Column("is_admin", sa.Boolean(), nullable=False),
         sa.Column("expires_s", sa.Float(), nullable=True),
         sa.Column("revoked_s", sa.Float(), nullable=True),
