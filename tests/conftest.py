@@ -25,6 +25,8 @@ from tests.serving import Sandbox
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from router_service.router import Router
+
 DATA = "bfcl-2024-08"
 
 BROWSER_FLAGS = (
@@ -130,6 +132,14 @@ def recorded_data(request: pytest.FixtureRequest) -> Path:
     if not (folder / DATA).is_dir():
         pytest.skip(f"no recorded answers: {folder} has no {DATA}; set SWITCHCRAFT_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def shipped() -> Router:
+    """Return the shipped router."""
+    from router_service.router import Router  # noqa: PLC0415 - many tests do without it
+
+    return Router.load()
 
 
 @pytest.fixture(scope="session")

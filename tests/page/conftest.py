@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from router_service.artifact import SHIPPED
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import Settings
@@ -19,12 +18,6 @@ from tests.serving import Sandbox, served
 
 MANIFEST = Path(__file__).parent / "node" / "package.json"
 INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
-
-
-@pytest.fixture(scope="package")
-def shipped() -> Router:
-    """Return the shipped router."""
-    return Router.load(SHIPPED)
 
 
 @pytest.fixture(scope="package")

@@ -48,12 +48,6 @@ def prediction(router: Router) -> Prediction:
     return Prediction((0.8,) * len(router.arms), features, packed_tokens=7)
 
 
-@pytest.fixture(scope="module")
-def shipped() -> Router:
-    """Return the shipped router."""
-    return Router(Artifact.load(SHIPPED))
-
-
 def test_unfamiliar_requests_are_judged_without_the_router(shipped: Router) -> None:
     """No probability of the router changes what is judged, and neither does it in a tool loop."""
     features = (0.0,) * len(shipped.artifact.manifest.packing.features)

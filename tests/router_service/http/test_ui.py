@@ -10,7 +10,6 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.artifact import SHIPPED
 from router_service.core.keys import new_key
 from router_service.router import Router
 from router_service.serving.app import create_app
@@ -22,12 +21,6 @@ from tests.gateways import gateway_client, listed_requests
 from tests.serving import Sandbox, served, wait_for
 
 REQUESTS = "/ui/api/traffic/requests"
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Router:
-    """Return the shipped router."""
-    return Router.load(SHIPPED)
 
 
 def test_page_files_have_restrictive_headers(http: httpx.Client) -> None:

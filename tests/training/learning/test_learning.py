@@ -287,12 +287,6 @@ def test_log_without_content_is_refused(config: Path, tmp_path: Path) -> None:
 LINES = {FAMILIAR: Line(1.3, -0.4), UNFAMILIAR: Line(0.9, 0.2)}
 
 
-@pytest.fixture(scope="module")
-def shipped() -> Router:
-    """Return the shipped router."""
-    return Router.load(SHIPPED)
-
-
 def test_artifact_keeps_its_own_queries_accuracy(shipped: Router, tmp_path: Path) -> None:
     """It has both calibrations, the rule, and figures that cost no accuracy at the same cost."""
     made = write_artifact(LINES, "verified=0.004", shipped, tmp_path / "made")
