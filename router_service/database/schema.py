@@ -183,7 +183,8 @@ usage = Table(
     *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS[:_FIRST_LATER]),
     *(
         Column(name, BigInteger, nullable=False, server_default="0")
-        for name in USAGE_SUMS[_FIRST_LATER:]
+        # The last two are not written any more. They stay, because older gateways write them.
+        for name in (*USAGE_SUMS[_FIRST_LATER:], "tool_errors", "repeated_calls")
     ),
     # By which old rows are found.
     Index("usage_by_time", "step_s", "start_s"),

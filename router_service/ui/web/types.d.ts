@@ -477,8 +477,6 @@ export interface NamedTraffic {
   feedback_correct: number;
   feedback_wrong: number;
   invalid_calls: number;
-  tool_errors: number;
-  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
   p99_s: number | null;
@@ -707,8 +705,6 @@ export interface Traffic {
   feedback_correct: number;
   feedback_wrong: number;
   invalid_calls: number;
-  tool_errors: number;
-  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
   p99_s: number | null;
@@ -736,8 +732,6 @@ export interface TrafficPoint {
   feedback_correct: number;
   feedback_wrong: number;
   invalid_calls: number;
-  tool_errors: number;
-  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
   p99_s: number | null;

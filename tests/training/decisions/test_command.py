@@ -18,7 +18,6 @@ from tests.training.decisions.cases import (
     content,
     decision,
     expects,
-    negative_evidence,
     right,
     write_log,
 )
@@ -29,7 +28,7 @@ LINES: tuple[Line, ...] = (
     decision("c", "large", content=content("Rome", (call("Rome"),)), completion_tokens=None),
     decision("d", "large", content=content("Bern")),
     decision("e", "large"),
-    *(expects("a", call("Oslo")), right("c"), negative_evidence("d")),
+    *(expects("a", call("Oslo")), right("c")),
 )
 PRICE = {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20}
 
@@ -72,25 +71,18 @@ def test_import_reports_the_use_of_every_decision(
     assert "without content" in first
 
 
-@pytest.mark.parametrize("weak_evidence", [False, True])
-def test_log_and_imported_rows_give_the_same_training_data(
-    tmp_path: Path, weak_evidence: bool
-) -> None:
+def test_log_and_imported_rows_give_the_same_training_data(tmp_path: Path) -> None:
     """Both sources give equal labels, usage, calls and measured rows."""
     folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
-    flag = ["--weak-evidence"] if weak_evidence else []
-    assert main(["import", f"decisions:{folder}", "--out", str(out), *flag]) == 0
-    log = load_dataset(
-        config_of(format="decisions", path="log", weak_evidence=weak_evidence), tmp_path
-    )
+    assert main(["import", f"decisions:{folder}", "--out", str(out)]) == 0
+    log = load_dataset(config_of(format="decisions", path="log"), tmp_path)
     rows = load_dataset(config_of(format="outcomes", path="rows.jsonl"), tmp_path)
     assert log.examples == rows.examples
-    assert [example.query for example in log.examples] == ["Oslo", "Rome", "Bern"][: 2 + len(flag)]
-    nan = np.nan
-    wanted = [[1, 0], [1, nan], [0.25, nan]][: 2 + len(flag)]
+    assert [example.query for example in log.examples] == ["Oslo", "Rome"]
+    wanted = [[1, 0], [1, np.nan]]
     for dataset in (log, rows):
         np.testing.assert_array_equal(dataset.correct, wanted)
-        np.testing.assert_array_equal(dataset.expected_calls, [1, 1, nan][: len(wanted)])
+        np.testing.assert_array_equal(dataset.expected_calls, [1, 1])
         assert dataset.measured_rows == (0,)
         np.testing.assert_allclose(dataset.measured(["large", "small"]).cost_usd, [[1.3e-3] * 2])
     for name in ("input_tokens", "output_tokens", "seconds"):
