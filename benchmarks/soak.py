@@ -420,6 +420,7 @@ class Configuration:
         decision_log = {
             "path": str(self.path.parent / "decisions"),
             "content": True,
+            "evidence": True,
             "max_file_mb": 5,
             "retention_days": 0.02,
         }

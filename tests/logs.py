@@ -13,6 +13,7 @@ import httpx
 from router_service.core.decision_record import (
     Line,
     LoggedDecision,
+    LoggedEvidence,
     LoggedFeedback,
     read_line,
 )
@@ -53,6 +54,11 @@ class LoggingGateway:
         """Return the feedback once this many lines are written."""
         wait_for(lambda: len(self._of(LoggedFeedback)) >= least, f"{least} feedbacks are logged")
         return self._of(LoggedFeedback)
+
+    def evidence(self, least: int) -> list[LoggedEvidence]:
+        """Return the evidence once this many lines are written."""
+        wait_for(lambda: len(self._of(LoggedEvidence)) >= least, f"{least} evidences are logged")
+        return self._of(LoggedEvidence)
 
     def metric(self, series: str, headers: Mapping[str, str] | None = None) -> float:
         """Return a series' value by its name and labels as exposed, or 0 if it does not exist."""

@@ -1,7 +1,7 @@
 """Decision records: one schema for the store, the API, the web page and the decision log.
 
 The log is a folder of files `*.jsonl`; each line has a `type`. A decision is written once, when its
-answer has ended. Feedback names the decision by its id, and may follow much later.
+answer has ended. Feedback and evidence name the decision by its id, and may follow much later.
 Training reads the log.
 """
 
@@ -344,6 +344,19 @@ class LoggedFeedback(_Line):
     """The correct calls; an empty tuple means an answer without calls."""
 
 
+class LoggedEvidence(_Line):
+    """Weak evidence, from a conversation's next turn, that a call was wrong."""
+
+    type: Literal["evidence"] = "evidence"
+    decision_id: str
+    arm: str
+    kind: Literal["tool_error", "repeated_call"]
+    """The tool's result was an error, or the same tool was called with other arguments."""
+    tool: str
+    """The tool's name, or a hash of it if content is not kept."""
+    strength: Literal["weak"] = "weak"
+
+
 class LoggedComparison(_Line):
     """Another model's answer to a logged request, which was asked for a comparison."""
 
@@ -360,7 +373,7 @@ class LoggedComparison(_Line):
 
 
 Line = Annotated[
-    LoggedDecision | LoggedFeedback | LoggedComparison,
+    LoggedDecision | LoggedFeedback | LoggedEvidence | LoggedComparison,
     Field(discriminator="type"),
 ]
 

@@ -183,8 +183,7 @@ usage = Table(
     *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS[:_FIRST_LATER]),
     *(
         Column(name, BigInteger, nullable=False, server_default="0")
-        # The last two are not written any more. They stay, because older gateways write them.
-        for name in (*USAGE_SUMS[_FIRST_LATER:], "tool_errors", "repeated_calls")
+        for name in USAGE_SUMS[_FIRST_LATER:]
     ),
     # By which old rows are found.
     Index("usage_by_time", "step_s", "start_s"),

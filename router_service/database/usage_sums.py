@@ -44,6 +44,8 @@ class UsageSums:
     feedback_correct: int = 0
     feedback_wrong: int = 0
     invalid_calls: int = 0
+    tool_errors: int = 0
+    repeated_calls: int = 0
     latencies: dict[int, int] = field(default_factory=dict)
     """Histogram of the time from a request's arrival to the end of its answer: the number of
     requests by bin. Requests that were refused before a model was asked are not in it."""

@@ -1,24 +1,29 @@
-"""Feedback on answers: schema checks and clients' verdicts.
+"""Feedback on answers: schema checks, weak evidence from later turns, clients' verdicts.
 
 One background thread checks and logs answers. No request waits for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import anyio.to_thread
+import orjson
 
 from router_service.access.key import Key
-from router_service.apis.answers import ParsedAnswer
+from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.conversation import Json, as_list, unwrap_tool
 from router_service.checker.tool_checks import (
     CallChecker,
     CallValidity,
+    latest_tool_results,
     parameters_by_tool,
 )
 from router_service.core.decision_record import (
@@ -28,16 +33,18 @@ from router_service.core.decision_record import (
     LoggedCall,
     LoggedComparison,
     LoggedDecision,
+    LoggedEvidence,
     LoggedFeedback,
     Verdict,
 )
-from router_service.core.errors import InvalidRequestError
+from router_service.core.errors import InvalidRequestError, StoreError
 from router_service.core.reasons import Reason
 from router_service.core.refusals import RECORD_NOT_FOUND
 from router_service.requests.call import Call
 from router_service.requests.parsing import Endpoint
 from router_service.settings import DecisionLogSettings
-from router_service.store.records import FeedbackMark, Records
+from router_service.store.records import EvidenceMark, FeedbackMark, Records, RememberedCall
+from router_service.store.store import Store
 from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
 from router_service.telemetry.metrics import NO_MODEL, NO_RELEASE, Metrics, probability_bin
 from router_service.telemetry.usage import LaterSum, UsageEntry, UsageHistory
@@ -45,7 +52,19 @@ from router_service.telemetry.usage import LaterSum, UsageEntry, UsageHistory
 CLOSING_S = 5.0
 """Longest time that a shutdown waits for the log."""
 
+MAX_CALLS = 32
+"""Maximum number of an answer's calls that are remembered and compared with earlier calls."""
+
+MAX_NAME_CHARACTERS = 200
+"""Longest tool name that is stored unhashed; OpenAI allows 64 characters."""
+
 _INVALID = frozenset({CallValidity.INVALID, CallValidity.UNKNOWN_TOOL})
+
+_LATER_SUMS: Mapping[str, LaterSum] = {
+    "tool_error": "tool_errors",
+    "repeated_call": "repeated_calls",
+}
+"""The sum of usage that each kind of evidence counts for."""
 
 
 class BackgroundLog:
@@ -56,17 +75,21 @@ class BackgroundLog:
         settings: DecisionLogSettings,
         metrics: Metrics,
         usage: UsageHistory,
+        evidence: WeakEvidence,
     ) -> None:
-        """Do nothing until `start`."""
+        """Do nothing until `start`; `evidence` is closed with this object."""
         self._settings = settings
         self._metrics = metrics
         self._usage = usage
         self._log = DecisionLog(settings, metrics)
+        self._evidence = evidence
+        # The stores of the evidence are asynchronous. This loop runs in the worker's thread.
+        self._loop = asyncio.Runner()
         self._worker = BackgroundWorker[Call | LoggedFeedback | LoggedComparison](
             self._handle,
             max_items=settings.max_queued,
             when_idle=self._log.tidy,
-            at_end=self._log.close,
+            at_end=self._close,
         )
 
     @property
@@ -89,7 +112,7 @@ class BackgroundLog:
         calls = len(answer.calls) if answer else 0
         is_checked = self._settings.check_calls and calls > 0
         is_logged = self._settings.path is not None and ended.plan.decision is not None
-        if not (is_checked or is_logged):
+        if not (is_checked or is_logged or self._settings.evidence):
             return
         size_bytes = ended.plan.request.body.size_bytes
         size_bytes += sum(c.answer.characters for c in ended.candidates if c.answer)
@@ -111,7 +134,7 @@ class BackgroundLog:
             return
         ended, answer, settings = item, item.accepted.answer, self._settings
         is_checked = settings.check_calls and answer is not None and bool(answer.calls)
-        reads_body = is_checked or self.keeps_content
+        reads_body = is_checked or self.keeps_content or settings.evidence
         validities: Sequence[CallValidity] = ()
         body: Mapping[str, Json] = {}
         if reads_body:
@@ -133,6 +156,11 @@ class BackgroundLog:
             line = logged_decision(ended, validities, content)
             if line is not None:
                 self._log.write(line)
+        if settings.evidence:
+            for found, call in self._loop.run(self._evidence.find(ended, body)):
+                self._log.write(found)
+                if call.answered is not None:
+                    self._usage.add_later(UsageEntry(*call.answered), _LATER_SUMS[found.kind])
 
     def _count_calls(self, ended: Call, validities: Sequence[CallValidity]) -> None:
         for validity, count in Counter(validities).items():
@@ -140,6 +168,106 @@ class BackgroundLog:
         invalid = sum(validity in _INVALID for validity in validities)
         if invalid and ended.record is not None:
             self._usage.add_later(UsageEntry.of(ended.record), "invalid_calls", invalid)
+
+    def _close(self) -> None:
+        self._log.close()
+        with self._loop as loop:
+            loop.run(self._evidence.aclose())
+
+
+class WeakEvidence:
+    """Finds weak evidence, in a conversation's next turn, that an earlier call was wrong.
+
+    The evidence is a tool result that is an error, or the same tool called again with other
+    arguments. It is weak because the call may still have been right.
+
+    Turns may arrive at different replicas, so calls are remembered in the shared store. Each call
+    counts once, even if its result is sent again.
+    """
+
+    def __init__(self, store: Store, on_error: Callable[[str], None], *, keeps_names: bool) -> None:
+        """Remember calls in a store, which only this object's event loop uses.
+
+        Tool names are hashed if `keeps_names` is false, or if they exceed `MAX_NAME_CHARACTERS`.
+        """
+        self._store = store
+        self._calls = Records(store, RememberedCall, on_error)
+        self._marks = Records(store, EvidenceMark, on_error)
+        self._keeps_names = keeps_names
+
+    async def find(
+        self, ended: Call, body: Mapping[str, Json]
+    ) -> Sequence[tuple[LoggedEvidence, RememberedCall]]:
+        """Return evidence that earlier calls were wrong, and remember the current answer's calls.
+
+        While the store is unavailable, nothing is found or remembered.
+        """
+        results = latest_tool_results(body)
+        answer, plan, record = ended.accepted.answer, ended.plan, ended.record
+        next_calls = answer.calls[:MAX_CALLS] if answer else ()
+        conversation = plan.request.conversation_id
+
+        def key(call_id: str) -> str:
+            # The conversation is included, because some models number their calls anew in each
+            # one. The API key is included, so that only its client can provide evidence.
+            facts = "\0".join((ended.key.name or "", conversation, call_id))
+            return _sha256(facts.encode(errors="surrogatepass"))[:32]
+
+        found: dict[object, tuple[LoggedEvidence, RememberedCall]] = {}
+        try:
+            ids = [key(result.call_id) for result in results]
+            calls = await asyncio.gather(*map(self._calls.get, ids))
+            for call, result in zip(calls, results, strict=True):
+                if call is None:
+                    continue
+                kind: Literal["tool_error", "repeated_call"] = "tool_error"
+                if not result.is_error:
+                    kind = "repeated_call"
+                    is_repeated = any(
+                        self._tool(next_call) == call.tool
+                        and _arguments_sha256(next_call) != call.arguments_sha256
+                        for next_call in next_calls
+                    )
+                    if not is_repeated:
+                        continue
+                if await self._marks.add(EvidenceMark(id=call.id)):
+                    # If a third call repeats two parallel calls of one tool, that counts only once.
+                    line = LoggedEvidence(
+                        created=time.time(),
+                        decision_id=call.decision_id,
+                        arm=call.arm,
+                        kind=kind,
+                        tool=call.tool,
+                    )
+                    found[call.decision_id, call.tool, kind] = line, call
+            # A fallback's calls are not remembered, because the chosen arm did not make them.
+            arm = None if ended.is_fallback else ended.arm
+            if arm is not None:
+                remembered = [
+                    RememberedCall(
+                        id=key(call.id),
+                        decision_id=ended.decision_id,
+                        arm=arm,
+                        tool=self._tool(call),
+                        arguments_sha256=_arguments_sha256(call),
+                        answered=None if record is None else UsageEntry.of(record),
+                    )
+                    for call in next_calls
+                    if call.id
+                ]
+                await asyncio.gather(*map(self._calls.put, remembered))
+        except StoreError:
+            return ()  # counted and logged by the store
+        return list(found.values())
+
+    async def aclose(self) -> None:
+        """Close the store's connections."""
+        with suppress(StoreError):
+            await self._store.aclose()
+
+    def _tool(self, call: WrittenCall) -> str:
+        is_kept = self._keeps_names and len(call.name) <= MAX_NAME_CHARACTERS
+        return call.name if is_kept else _sha256(call.name.encode())[:32]
 
 
 def logged_decision(
@@ -208,6 +336,18 @@ def answer_content(answer: ParsedAnswer | None) -> AnswerContent:
     if all(arguments is not None for _, arguments in decoded):
         calls = tuple(LoggedCall(name=name, arguments=args or {}) for name, args in decoded)
     return AnswerContent(calls=calls, text=answer.text)
+
+
+def _arguments_sha256(call: WrittenCall) -> str:
+    """Return a hash of the decoded arguments, so that their formatting does not matter."""
+    try:
+        return _sha256(orjson.dumps(call.decoded(), option=orjson.OPT_SORT_KEYS))
+    except orjson.JSONEncodeError:  # nested too deep to be written
+        return _sha256(call.arguments.encode())
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

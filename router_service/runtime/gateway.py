@@ -32,7 +32,7 @@ from router_service.requests.conversations import (
     ConversationIndex,
     Conversations,
 )
-from router_service.requests.feedback import BackgroundLog, Feedback
+from router_service.requests.feedback import BackgroundLog, Feedback, WeakEvidence
 from router_service.requests.limits import (
     LIST_THREADS,
     MAX_WAITING_LISTS,
@@ -147,8 +147,11 @@ class Gateway:
         )
         self.conversation_index = ConversationIndex(records(ConversationDecisions))
         log = settings.decision_log
+        # Evidence is found in a thread with an event loop of its own, which connections belong to.
+        evidence_store = open_store(address, server.store_limits) if store.is_shared else store
+        evidence = WeakEvidence(evidence_store, on_store_error, keeps_names=log.content)
         self.usage = UsageHistory(settings.usage, settings.database)
-        self.background = BackgroundLog(log, self.metrics, self.usage)
+        self.background = BackgroundLog(log, self.metrics, self.usage, evidence)
 
         comparisons = Comparisons()
         self.database.every(WRITE_EVERY_S, "comparisons", comparisons.write)

@@ -811,6 +811,9 @@ class DecisionLogSettings(Frozen):
     content: bool = False
     """Whether to log requests, answers and expected calls in full; otherwise their hashes are
     logged."""
+    evidence: bool = False
+    """Whether to search each next turn of a conversation for weak evidence that the tool calls
+    before it were wrong."""
     check_calls: bool = True
     """Whether to check the tool calls of answers against the schemas of their tools. This does not
     need the log."""

@@ -66,6 +66,29 @@ class FeedbackMark(StoredRecord):
     kind: ClassVar[str] = "feedback"
 
 
+class RememberedCall(StoredRecord):
+    """A tool call of an answer, to be compared with the conversation's next turn.
+
+    The id is a hash of the call's own id and of its owner.
+    """
+
+    kind: ClassVar[str] = "call"
+
+    decision_id: str
+    arm: str
+    tool: str
+    """The tool's name, or a hash of it if content is not kept."""
+    arguments_sha256: str
+    answered: tuple[int, str | None, str | None, str, str] | None = None
+    """The `telemetry.usage.UsageEntry` of the request; None in records of older versions."""
+
+
+class EvidenceMark(StoredRecord):
+    """A mark for a call with evidence that it was wrong, so that the call is counted once."""
+
+    kind: ClassVar[str] = "evidence"
+
+
 class Records(Generic[R]):
     """Records of one kind in a store, whose failures do not delay requests.
 

@@ -116,7 +116,9 @@ class UsageFilter(BaseModel):
         return ALL if self.team is None else f"team:{clean(self.team)}"
 
 
-LaterSum = Literal["feedback_correct", "feedback_wrong", "invalid_calls"]
+LaterSum = Literal[
+    "feedback_correct", "feedback_wrong", "invalid_calls", "tool_errors", "repeated_calls"
+]
 """Sums that are counted after a request has ended."""
 
 Group = tuple[str, int, int, str, str]

@@ -57,6 +57,10 @@ class UsageFigures(BaseModel):
     feedback_wrong: int
     invalid_calls: int
     """Tool calls that violate their tool's schema, or name a tool that was not offered."""
+    tool_errors: int
+    """Tool calls whose result was an error, if `decision_log.evidence` is set; so is the next."""
+    repeated_calls: int
+    """Tool calls that the conversation's next turn repeated with other arguments."""
 
     @classmethod
     def of(cls, sums: UsageSums, **others: object) -> Self:
@@ -150,11 +154,21 @@ def _findings(figures: UsageFigures) -> list[str]:
         found.append(
             f"Feedback: {figures.feedback_correct:,} of {_count(judged, 'answer')} correct."
         )
-    if figures.invalid_calls:
-        fit = "does not fit its tool's schema"
-        if figures.invalid_calls > 1:
-            fit = "do not fit their tools' schemas"
-        found.append(f"{_count(figures.invalid_calls, 'tool call')} {fit}.")
+    for number, one, many in (
+        (
+            figures.invalid_calls,
+            "does not fit its tool's schema",
+            "do not fit their tools' schemas",
+        ),
+        (figures.tool_errors, "returned an error", "returned an error"),
+        (
+            figures.repeated_calls,
+            "was repeated with other arguments",
+            "were repeated with other arguments",
+        ),
+    ):
+        if number:
+            found.append(f"{_count(number, 'tool call')} {one if number == 1 else many}.")
     return found
 
 

@@ -24,7 +24,7 @@ from router_service.apis.parts import Request
 from router_service.apis.registry import parse_answer
 from router_service.apis.request_translation import obstacles, read_request
 from router_service.artifact import SHIPPED, TOKENIZER
-from router_service.checker.tool_checks import parameters_by_tool
+from router_service.checker.tool_checks import latest_tool_results, parameters_by_tool
 from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import loads_exactly
 from router_service.predictor.features import FEATURES
@@ -164,6 +164,7 @@ def request_steps(dialect: Api, body: dict[str, Json]) -> Iterator[Step]:
         tools = as_list(parsed.decoded().get("tools"))
         yield "question", lambda: Question(conversation, tools)
         yield "names of tools", lambda: parameters_by_tool(parsed.decoded())
+        yield "results", lambda: latest_tool_results(parsed.decoded())
     yield "drop reasoning", lambda: dialect.without_foreign_thinking(body, lambda _: True)
     yield "read", lambda: read_request(body, dialect)
     if dialect is apis.CHAT:

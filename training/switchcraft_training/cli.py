@@ -168,6 +168,7 @@ def import_(
     /,
     *,
     options: Annotated[ImportOptions | None, Parameter("*")] = None,
+    weak_evidence: bool = False,
 ) -> None:
     r"""Convert a published dataset, or a gateway's decision log, to rows for training.
 
@@ -181,6 +182,9 @@ def import_(
 
     Args:
         path: the directory or file, if SOURCE does not include it
+        weak_evidence: for a decision log: a call without a verdict counts as correct with
+            probability 0.25 if the next turn suggests that it was wrong (default: ignore such
+            calls)
     """
     name, _, included = source.partition(":")
     if bool(included) == (path is not None):
@@ -192,8 +196,10 @@ def import_(
         if name == DECISIONS:
             from switchcraft_training.decisions.importing import import_decisions
 
-            import_decisions(path, options)
+            import_decisions(path, options, weak_evidence=weak_evidence)
         else:
+            if weak_evidence:
+                raise ConfigError("import", "--weak-evidence", "is only for decisions:PATH")
             from switchcraft_training.datasets.importing import import_dataset
 
             import_dataset(name, path, options)
@@ -326,9 +332,10 @@ def replay(
     with 95% intervals, and the regret, which is the loss compared with the logged choices.
 
     To replay another policy, the logged probabilities are enough. To replay another artifact, the
-    log must have been written with `decision_log.content`. A second table has the results for
-    unseen and known tools. Verified answers are compared by `switchcraft learn`. The assumptions
-    are described in training/switchcraft_training/replay/estimators.py.
+    log must have been written with `decision_log.content`. A second table has answers that weak
+    evidence contradicts, also for unseen and known tools. Verified answers are compared by
+    `switchcraft learn`. The assumptions are
+    described in training/switchcraft_training/replay/estimators.py.
 
     For example:
 

@@ -47,6 +47,11 @@ class SourceConfig(_Frozen):
         description="For `bfcl`: the arm that each of these runs is an answer of, by the run's name"
         " in the recording. Other runs are arms with their own name.",
     )
+    weak_evidence: bool = Field(
+        default=False,
+        description="For a decision log: whether negative evidence in the next turn gives a label"
+        " of 0.25 to a call without feedback. Such evidence never labels a call as correct.",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> SourceConfig:
@@ -58,6 +63,8 @@ class SourceConfig(_Frozen):
             raise ValueError("`arms` is only allowed for the format `bfcl`")
         if len(set(self.arms.values())) != len(self.arms):
             raise ValueError("`arms` gives two runs the same name")
+        if self.weak_evidence and self.format != "decisions":
+            raise ValueError("`weak_evidence` is only allowed for the format `decisions`")
         return self
 
 
@@ -394,8 +401,6 @@ def trained_config(manifest: Manifest) -> RunConfig:
     values.pop("sweep", None)
     for entry in values["pool"]:
         entry.pop("profile", None)
-    for source in (values["source"], *values.get("also", ())):
-        source.pop("weak_evidence", None)
     for section, names in REMOVED_SETTINGS.items():
         for name in names:
             values[section].pop(name, None)

@@ -118,7 +118,7 @@ def open_source(
         case "mcpmark":
             return McpMark(path)
         case "decisions":
-            return Traffic.of_log(path, alike=alike)
+            return Traffic.of_log(path, weak_evidence=source.weak_evidence, alike=alike)
         case "outcomes":
             return Traffic.of_rows(path)
         case "labelled" if source.answers is not None:
@@ -161,7 +161,7 @@ def _outcomes_sha256(
     folders = [PACKAGE / name for name in ("checking", "datasets", "decisions", "labelling")]
     folders.append(Path(checker.__file__).parent)
     code = [tree_sha256(folder, "*.py") for folder in folders]
-    how = (source.format, config.checking.paraphrases, dict(source.arms))
+    how = (source.format, source.weak_evidence, config.checking.paraphrases, dict(source.arms))
     facts = (*how, files, code, benchmark, RECORDED, *arms)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 

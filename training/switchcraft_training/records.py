@@ -78,8 +78,8 @@ class Answer:
 class Outcome:
     """Correctness and usage of one answer; None means unknown.
 
-    `correct` is 0 or 1, or the probability that the answer is correct. `attempt` has the same
-    meaning as in `Answer`.
+    `correct` is 0 or 1 if the answer was judged, and a probability strictly between them if there
+    is only evidence. `attempt` has the same meaning as in `Answer`.
     """
 
     example_id: str

@@ -477,6 +477,8 @@ export interface NamedTraffic {
   feedback_correct: number;
   feedback_wrong: number;
   invalid_calls: number;
+  tool_errors: number;
+  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
   p99_s: number | null;
@@ -705,6 +707,8 @@ export interface Traffic {
   feedback_correct: number;
   feedback_wrong: number;
   invalid_calls: number;
+  tool_errors: number;
+  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
   p99_s: number | null;
@@ -732,6 +736,8 @@ export interface TrafficPoint {
   feedback_correct: number;
   feedback_wrong: number;
   invalid_calls: number;
+  tool_errors: number;
+  repeated_calls: number;
   p50_s: number | null;
   p95_s: number | null;
   p99_s: number | null;

@@ -14,6 +14,7 @@ from router_service.checker.tool_checks import (
     MAX_CALLS,
     CallChecker,
     CallValidity,
+    is_tool_error,
     parameters_by_tool,
 )
 from tests.bodies import WEATHER
@@ -104,3 +105,41 @@ def test_the_calls_of_an_answer_share_a_limit() -> None:
     found = [checker.check(large) for _ in range(10)]
     assert found == [CallValidity.VALID] * 4 + [CallValidity.UNCHECKED] * 6
     assert checker.check(WrittenCall("c", "g", "{}")) is CallValidity.VALID
+
+
+ERRORS = [
+    "Error: no such city",
+    "error",
+    "ValueError: invalid literal for int()",
+    "  Traceback (most recent call last):\n  File ...",
+    "Error executing tool get_weather: 1 validation error",
+    "An error occurred while running the tool. Please try again. Error: x",
+    '{"isError": true, "content": []}',
+    '{"error": "not found"}',
+    '{"success": false, "message": "no"}',
+    [{"type": "text", "text": "Error: no"}],
+]
+GOOD = [
+    "",
+    "Error handling in Python is done by exceptions.",
+    "No error: all is well",
+    '{"error": null, "result": 1}',
+    '{"errors": 0, "success": true}',
+    '{"result": "Error: is a word"}',
+    '{"error": ',
+    None,
+    7,
+    [{"type": "image_url"}],
+]
+
+
+@pytest.mark.parametrize("content", ERRORS)
+def test_errors_of_tools_are_recognized(content: Any) -> None:  # noqa: ANN401 - JSON
+    """Frameworks and MCP servers write these for a tool that failed."""
+    assert is_tool_error(content)
+
+
+@pytest.mark.parametrize("content", GOOD)
+def test_texts_about_errors_are_not_errors(content: Any) -> None:  # noqa: ANN401
+    """A page about errors, or a report without any, is a good result."""
+    assert not is_tool_error(content)

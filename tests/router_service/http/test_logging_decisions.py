@@ -1,4 +1,4 @@
-"""The decision log and feedback: what is written, counted, kept and refused."""
+"""The decision log, feedback and evidence: what is written, counted, kept and refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from router_service.core.decision_record import LoggedDecision, LoggedFeedback
+from router_service.core.decision_record import LoggedDecision, LoggedEvidence, LoggedFeedback
 from router_service.settings import KeySettings, RouterSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS, WEATHER
 from tests.fakes import VerifyingRouter
@@ -43,14 +43,14 @@ def bearer(name: str = "admin") -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def plain(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggingGateway]:
-    """Yield a gateway that logs no content."""
+    """Yield a gateway that logs no content, and looks for no evidence."""
     with logging_gateway(sandbox.base_url, tmp_path_factory.mktemp("plain")) as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggingGateway]:
-    """Yield a gateway with keys that logs content.
+    """Yield a gateway with keys that logs content, and looks for evidence.
 
     Its models call the weather tool with the user's text; each call has an id of its own.
     """
@@ -67,7 +67,9 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggingGateway]:
     folder, changes = tmp_path_factory.mktemp("full"), {"keys": KEYS, "router": RouterSettings()}
     with (
         served(Starlette(routes=[route])) as url,
-        logging_gateway(f"{url}/v1", folder, content=True, changes=changes) as gateway,
+        logging_gateway(
+            f"{url}/v1", folder, content=True, evidence=True, changes=changes
+        ) as gateway,
     ):
         yield gateway
 
@@ -239,6 +241,92 @@ def test_invalid_feedback_is_refused(http: httpx.Client, body: dict[str, Any], p
     """The error names the invalid field."""
     answer = http.post("/v1/feedback", json={"decision_id": "dec_1", **body})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+class Talk:
+    """One conversation that is sent turn by turn."""
+
+    def __init__(self, gateway: LoggingGateway, opening: str, name: str = "anna") -> None:
+        self.gateway = gateway
+        self.messages: list[Any] = [{"role": "user", "content": opening}]
+        self.decisions: list[str] = []
+        self.name, self.headers = name, bearer(name)
+
+    def turn(self, arguments: str, result: str | None = None, **fields: object) -> None:
+        """Add a result for the last call, and let the next answer call with these arguments."""
+        if result is not None:
+            call_id = self.messages[-1]["tool_calls"][0]["id"]
+            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
+        body = BODY | {"messages": self.messages, "user": arguments} | fields
+        response = self.gateway.http.post(CHAT, json=body, headers=self.headers)
+        self.messages.append(response.json()["choices"][0]["message"])
+        self.decisions.append(response.headers["x-switchcraft-decision-id"])
+
+    def evidence(self) -> list[tuple[str, str]]:
+        """Return the decisions with evidence against them and its kind, once all is written."""
+        # Feedback is written after all that was queued before it.
+        asked, known = self.decisions[-1], len(feedback_on(self.gateway, self.decisions[-1], 0))
+        give(self.gateway, asked, self.name, correct=True).raise_for_status()
+        feedback_on(self.gateway, asked, known + 1)
+        found: list[LoggedEvidence] = self.gateway.evidence(0)
+        return [
+            (each.decision_id, each.kind) for each in found if each.decision_id in self.decisions
+        ]
+
+
+OSLO, BERGEN = '{"city": "Oslo"}', '{"city": "Bergen"}'
+ERROR = "Error: no such city"
+
+
+def test_errors_and_repeated_calls_are_evidence(full: LoggingGateway) -> None:
+    """An error counts once, however often it is repeated, and a repeated call if it differs.
+
+    Pinned calls get no evidence, but their turn may be evidence against earlier calls.
+    """
+    talk = Talk(full, "Errors")
+    for arguments, result in ((OSLO, None), (OSLO, ERROR), (OSLO, "7 degrees"), (OSLO, "8")):
+        talk.turn(arguments, result)
+        if result == ERROR:  # the client sends the request again
+            del talk.messages[-1]
+            talk.turn(arguments)
+    assert talk.evidence() == [(talk.decisions[0], "tool_error")]
+    talk = Talk(full, "Repetitions")
+    for arguments, result in ((OSLO, None), ('{ "city":"Oslo" }', "7"), (BERGEN, "7")):
+        talk.turn(arguments, result)
+    assert talk.evidence() == [(talk.decisions[1], "repeated_call")]
+    talk = Talk(full, "Pinned")
+    talk.turn(OSLO, model="small")
+    talk.turn(OSLO, ERROR)
+    talk.turn(OSLO, ERROR, model="small")
+    assert talk.evidence() == [(talk.decisions[1], "tool_error")]
+
+
+def test_other_keys_cannot_give_evidence(full: LoggingGateway) -> None:
+    """A call id of another client or another conversation counts as unknown."""
+    mine, theirs, other = Talk(full, "Mine"), Talk(full, "Mine", "bob"), Talk(full, "Another")
+    mine.turn(OSLO)
+    theirs.messages = [*mine.messages]
+    theirs.turn(OSLO, ERROR)
+    other.messages = [*other.messages, *mine.messages[1:]]
+    other.turn(OSLO, ERROR)
+    assert mine.evidence() == []
+    mine.turn(OSLO, ERROR)
+    wait_for(lambda: mine.evidence() == [(mine.decisions[0], "tool_error")], "it is found")
+
+
+def test_usage_counts_calls_that_were_probably_wrong(full: LoggingGateway) -> None:
+    """Errors, repeated calls and calls that violate their schema count for the calls' answers."""
+    talk = Talk(full, "Usage", "carol")
+    for arguments, result in (('{"city": 7}', None), (OSLO, ERROR), (BERGEN, "7 degrees")):
+        talk.turn(arguments, result)
+    wanted = {"requests": 3, "invalid_calls": 1, "tool_errors": 1, "repeated_calls": 1}
+    query = {"by": "key", "key": "carol"}
+
+    def found() -> dict[str, int]:
+        rows = full.http.get("/admin/usage", params=query, headers=bearer()).json()["rows"]
+        return {name: rows[0][name] for name in wanted} if rows else {}
+
+    wait_for(lambda: found() == wanted, "all are written")
 
 
 def test_expected_calls_need_content_logging(plain: LoggingGateway, full: LoggingGateway) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from router_service.core.errors import ConfigError
 from router_service.store.opening import open_store
-from router_service.store.records import FeedbackMark, Records, UpstreamObject
+from router_service.store.records import EvidenceMark, FeedbackMark, Records, UpstreamObject
 from router_service.store.store import Retention, Store, StoreLimits
 from tests.router_service.store.conftest import Run
 from tests.serving import wait_for_async
@@ -34,13 +34,13 @@ def test_records_are_shared(replicas: Run) -> None:
 
 def test_records_expire(replicas: Run) -> None:
     """A record is unknown after its kind's time; another kind has its own time."""
-    limits = StoreLimits(Retention(1, 10), {UpstreamObject.kind: Retention(60, 10)})
+    limits = StoreLimits(Retention(1, 10), {EvidenceMark.kind: Retention(60, 10)})
 
     async def run(*stores: Store) -> None:
         one, other = (Records(store, FeedbackMark, pytest.fail) for store in stores)
-        kept = Records(stores[0], UpstreamObject, pytest.fail)
+        kept = Records(stores[0], EvidenceMark, pytest.fail)
         await one.put(FeedbackMark(id="expires"))
-        await kept.put(UpstreamObject(id="expires", model="m", deployment_id="d"))
+        await kept.put(EvidenceMark(id="expires"))
         assert await other.get("expires") is not None
 
         async def has_expired() -> bool:

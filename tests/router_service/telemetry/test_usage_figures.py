@@ -81,22 +81,23 @@ def test_sentence(values: dict[str, int], sentence: str) -> None:
 
 def test_details_say_how_sure_it_is() -> None:
     """The interval, what it is from, unfamiliar requests, feedback and calls that were wrong."""
-    counts = {"unfamiliar": 12, "invalid_calls": 1}
+    counts = {"unfamiliar": 12, "invalid_calls": 1, "tool_errors": 3}
     found = summary(counts | {"feedback_correct": 12, "feedback_wrong": 2})
     assert found.details == (
         "Between 94% and 98%, by calibrated probabilities of 790 routed requests.",
         "12 requests are unlike the training data, where probabilities are less certain.",
         "Feedback: 12 of 14 answers correct.",
         "1 tool call does not fit its tool's schema.",
+        "3 tool calls returned an error.",
     )
     one = summary(
-        {"estimated": 1, "unfamiliar": 1, "feedback_wrong": 1, "invalid_calls": 2}
+        {"estimated": 1, "unfamiliar": 1, "feedback_wrong": 1, "repeated_calls": 2}
     ).details
     assert one[0].endswith("of 1 routed request.")
     assert one[1].startswith("1 request is unlike")
     assert one[2:] == (
         "Feedback: 0 of 1 answer correct.",
-        "2 tool calls do not fit their tools' schemas.",
+        "2 tool calls were repeated with other arguments.",
     )
 
 

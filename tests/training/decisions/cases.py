@@ -10,6 +10,7 @@ from router_service.core.decision_record import (
     Content,
     LoggedCall,
     LoggedDecision,
+    LoggedEvidence,
     LoggedFeedback,
 )
 
@@ -24,7 +25,7 @@ BOOK: Mapping[str, Any] = {
         },
     },
 }
-Line = LoggedDecision | LoggedFeedback
+Line = LoggedDecision | LoggedFeedback | LoggedEvidence
 
 
 def call(city: str) -> LoggedCall:
@@ -79,6 +80,13 @@ def wrong(name: str, created: float = 2.0) -> LoggedFeedback:
 def expects(name: str, *calls: LoggedCall) -> LoggedFeedback:
     """Return feedback with the calls that would have been correct."""
     return LoggedFeedback(created=2.0, decision_id=name, expected=calls)
+
+
+def negative_evidence(name: str) -> LoggedEvidence:
+    """Return weak evidence against a decision's call."""
+    return LoggedEvidence(
+        created=2.0, decision_id=name, arm="large", kind="tool_error", tool="book"
+    )
 
 
 def write_log(folder: Path, lines: Iterable[Line], name: str = "decisions-1.jsonl") -> Path:

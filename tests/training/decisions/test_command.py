@@ -18,6 +18,7 @@ from tests.training.decisions.cases import (
     content,
     decision,
     expects,
+    negative_evidence,
     right,
     write_log,
 )
@@ -28,7 +29,7 @@ LINES: tuple[Line, ...] = (
     decision("c", "large", content=content("Rome", (call("Rome"),)), completion_tokens=None),
     decision("d", "large", content=content("Bern")),
     decision("e", "large"),
-    *(expects("a", call("Oslo")), right("c")),
+    *(expects("a", call("Oslo")), right("c"), negative_evidence("d")),
 )
 PRICE = {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20}
 
@@ -71,18 +72,25 @@ def test_import_reports_the_use_of_every_decision(
     assert "without content" in first
 
 
-def test_log_and_imported_rows_give_the_same_training_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weak_evidence", [False, True])
+def test_log_and_imported_rows_give_the_same_training_data(
+    tmp_path: Path, weak_evidence: bool
+) -> None:
     """Both sources give equal labels, usage, calls and measured rows."""
     folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
-    assert main(["import", f"decisions:{folder}", "--out", str(out)]) == 0
-    log = load_dataset(config_of(format="decisions", path="log"), tmp_path)
+    flag = ["--weak-evidence"] if weak_evidence else []
+    assert main(["import", f"decisions:{folder}", "--out", str(out), *flag]) == 0
+    log = load_dataset(
+        config_of(format="decisions", path="log", weak_evidence=weak_evidence), tmp_path
+    )
     rows = load_dataset(config_of(format="outcomes", path="rows.jsonl"), tmp_path)
     assert log.examples == rows.examples
-    assert [example.query for example in log.examples] == ["Oslo", "Rome"]
-    wanted = [[1, 0], [1, np.nan]]
+    assert [example.query for example in log.examples] == ["Oslo", "Rome", "Bern"][: 2 + len(flag)]
+    nan = np.nan
+    wanted = [[1, 0], [1, nan], [0.25, nan]][: 2 + len(flag)]
     for dataset in (log, rows):
         np.testing.assert_array_equal(dataset.correct, wanted)
-        np.testing.assert_array_equal(dataset.expected_calls, [1, 1])
+        np.testing.assert_array_equal(dataset.expected_calls, [1, 1, nan][: len(wanted)])
         assert dataset.measured_rows == (0,)
         np.testing.assert_allclose(dataset.measured(["large", "small"]).cost_usd, [[1.3e-3] * 2])
     for name in ("input_tokens", "output_tokens", "seconds"):

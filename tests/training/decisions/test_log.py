@@ -12,6 +12,7 @@ from switchcraft_training.decisions.log import read_log
 from switchcraft_training.errors import DataError
 from tests.training.decisions.cases import (
     decision,
+    negative_evidence,
     right,
     write_log,
     wrong,
@@ -19,22 +20,19 @@ from tests.training.decisions.cases import (
 
 
 def test_feedback_applies_to_decisions_in_other_files(tmp_path: Path) -> None:
-    """Files of several writers form one log; the last feedback of a decision counts.
-
-    Evidence, which earlier versions wrote, is ignored.
-    """
-    write_log(tmp_path, [wrong("a", created=9)], "decisions-1.jsonl")
+    """Files of several writers form one log; the last feedback of a decision counts."""
+    write_log(tmp_path, [wrong("a", created=9), negative_evidence("b")], "decisions-1.jsonl")
     write_log(tmp_path, [decision("a"), right("a", created=3)], "decisions-2.jsonl")
     plain = write_log(tmp_path / "old", [decision("b"), decision("a")])
     packed = gzip.compress((plain / "decisions-1.jsonl").read_bytes())
     (tmp_path / "decisions-0.jsonl.gz").write_bytes(packed)
     (tmp_path / "notes.txt").write_text("no lines of the log")
-    (tmp_path / "decisions-3.jsonl").write_text('{"type": "evidence"}\n')
 
     log = read_log(tmp_path)
 
     assert {each.id for each in log.decisions} == {"a", "b"}
     assert log.feedback["a"].correct is False
+    assert log.evidence == {"b"}
 
 
 def test_broken_line_is_an_error_or_quarantined(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ class Queries(NamedTuple):
     uses: Counter[DecisionUse]
 
 
-def read(folder: Path, *lines: Line) -> Queries:
+def read(folder: Path, *lines: Line, weak_evidence: bool = False) -> Queries:
     """Write a log and read its queries."""
     uses: Counter[DecisionUse] = Counter()
     log = read_log(write_log(folder, lines))
-    return Queries([*iterate_queries(log, uses)], uses)
+    return Queries([*iterate_queries(log, uses, weak_evidence=weak_evidence)], uses)
 
 
 def labels(found: Queries) -> list[tuple[str, str, float]]:

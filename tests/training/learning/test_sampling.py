@@ -27,6 +27,7 @@ from tests.training.decisions.cases import (
     call,
     content,
     decision,
+    negative_evidence,
     write_log,
     wrong,
 )
@@ -66,6 +67,7 @@ def test_answers_of_comparisons_are_in_the_log(tmp_path: Path) -> None:
         [
             decision("a", content=content("Book in Oslo", (call("Oslo"),))),
             wrong("a"),
+            negative_evidence("a"),
         ],
     )
     compared = LoggedComparison(
@@ -85,7 +87,7 @@ def test_answers_of_comparisons_are_in_the_log(tmp_path: Path) -> None:
     small = found.recorded["small"]
     assert (small.input_tokens, small.output_tokens, small.latency_s) == (7, 5, 3.0)
     assert small.message["tool_calls"][0]["function"]["arguments"] == '{"city":"Rome"}'
-    assert found.verdict == 0.0
+    assert (found.verdict, found.is_contradicted) == (0.0, True)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +108,7 @@ def lessons(
     delivered: str = "Oslo",
     *,
     verdict: float | None = None,
+    is_contradicted: bool = False,
 ) -> Lessons:
     """Return the lessons of one request, to which the members give these answers."""
     request = SampledRequest(
@@ -114,6 +117,7 @@ def lessons(
         request={"messages": [{"role": "user", "content": "A table in Oslo"}], "tools": [BOOK]},
         delivered=AnswerContent(calls=(LoggedCall(name="book", arguments={"city": delivered}),)),
         verdict=verdict,
+        is_contradicted=is_contradicted,
         recorded={},
     )
     models = (member.model for member in MEMBERS)
@@ -126,6 +130,7 @@ CASES: list[tuple[dict[str, object], list[float]]] = [
     ({}, [0, 1]),
     ({"verdict": 1.0}, [1, 0]),
     ({"verdict": 0.0}, [0, 1]),
+    ({"is_contradicted": True}, [0, 1]),
 ]
 """What is known of the delivered answer, which the cheap model gave, and the expected `is_right` of
 the cheap model and of the teacher."""
@@ -141,9 +146,12 @@ def test_teacher_is_right_unless_the_client_says_otherwise(
     assert found.is_teachers.tolist() == [[0, 1]]
 
 
-def test_nothing_is_learned_from_a_refuted_teacher(router: Router) -> None:
-    """If its own answer was delivered and wrong, nobody knows what is right."""
-    found = lessons(router, ["Rome", "Oslo"], "Oslo", verdict=0.0)
+@pytest.mark.parametrize("facts", [{"verdict": 0.0}, {"is_contradicted": True}])
+def test_nothing_is_learned_from_a_doubted_teacher(
+    router: Router, facts: dict[str, object]
+) -> None:
+    """If its own answer was delivered and doubted, nobody knows what is right."""
+    found = lessons(router, ["Rome", "Oslo"], "Oslo", **facts)  # pyrefly: ignore[bad-argument-type]
     assert np.isnan(found.is_right).all()
     assert found.is_teachers.tolist() == [[0, 1]]
 

@@ -19,6 +19,7 @@ from tests.training.decisions.cases import (
     Line,
     content,
     decision,
+    negative_evidence,
     right,
     write_log,
     wrong,
@@ -122,15 +123,17 @@ def test_output_fits_a_terminal_and_shares_stay_shares(
 ) -> None:
     """Tables and notes have at most 80 columns, and no interval of a share leaves 0 to 100%."""
     pair = (ARMS[0], ARMS[5])
-    log = write_log(tmp_path / "log", log_lines(30, 0.4, arms=pair, text="Book a table"))
+    lines = [*log_lines(30, 0.4, arms=pair, text="Book a table"), negative_evidence("d1")]
+    log = write_log(tmp_path / "log", lines)
     status, printed, _ = run(capsys, log, "--artifact", SHIPPED, "--out", tmp_path)
     assert status == 0
     assert max(map(len, printed.splitlines())) <= 80
     assert "+26.6]  -2.700 [-4.500, -1.200]" in printed, "numbers are not wrapped"
     found = json.loads((tmp_path / "replay.json").read_bytes())
-    for each in found["accuracy"]["policies"].values():
-        ends = [each[name]["interval"] for name in ("ips", "snips", "dr")]
-        assert 0 <= np.min(ends) <= np.max(ends) <= 1
+    for reward in ("accuracy", "contradicted"):
+        for each in found[reward]["policies"].values():
+            ends = [each[name]["interval"] for name in ("ips", "snips", "dr")]
+            assert 0 <= np.min(ends) <= np.max(ends) <= 1
 
 
 def test_another_artifact_decides_by_its_own_predictions(
@@ -179,3 +182,29 @@ def test_verified_policies_are_compared_by_another_command(
     status, _, error = run(capsys, log, *options, "--policy", "verified=0.01")
     assert status == 1
     assert "switchcraft learn" in error
+
+
+def test_weak_evidence_is_estimated_apart_from_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contradicted answers have a column of their own, and verdicts say how reliable they are."""
+    lines: list[Line] = []
+    for n in range(40):
+        lines.append(decision(f"d{n}", conversation=f"c{n // 2}"))
+        is_wrong = n % 4 == 0
+        lines.append(wrong(f"d{n}") if is_wrong else right(f"d{n}"))
+        if is_wrong or n == 1:
+            lines.append(negative_evidence(f"d{n}"))
+    log = write_log(tmp_path / "log", lines)
+    status, printed, _ = run(capsys, log, "--out", tmp_path)
+    assert status == 0
+    found = json.loads((tmp_path / "replay.json").read_bytes())
+    assert found["contradicted"]["chosen"]["value"] == pytest.approx(11 / 40)
+    assert found["accuracy"]["chosen"]["value"] == pytest.approx(30 / 40)
+    assert found["evidence"] == {
+        "contradicted": 11,
+        "wrong_contradicted": 10,
+        "others": 29,
+        "wrong_others": 0,
+    }
+    assert "91% of 11 contradicted answers with a verdict are wrong" in " ".join(printed.split())

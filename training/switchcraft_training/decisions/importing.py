@@ -29,7 +29,7 @@ NOTHING = (
 )
 
 
-def import_decisions(path: Path, options: ImportOptions) -> None:
+def import_decisions(path: Path, options: ImportOptions, *, weak_evidence: bool) -> None:
     """Import a decision log, and print a summary.
 
     Raises DataError if a line cannot be read and there is no quarantine file, or if a file cannot
@@ -42,7 +42,7 @@ def import_decisions(path: Path, options: ImportOptions) -> None:
 
     def counted() -> Iterator[Query]:
         nonlocal queries
-        for query in iterate_queries(log, uses):
+        for query in iterate_queries(log, uses, weak_evidence=weak_evidence):
             queries += 1
             for outcome in query.outcomes:
                 found.setdefault(outcome.arm, array("d")).append(outcome.correct)

@@ -1,4 +1,4 @@
-"""Reader of decision logs: decisions, with the feedback about them.
+"""Reader of decision logs: decisions, with the feedback and the weak evidence about them.
 
 A log can be much larger than the memory. It is read once from start to end, which checks every line
 and keeps only where each line is: some 100 bytes for each decision. Lines are read again when they
@@ -30,6 +30,7 @@ from router_service.core.decision_record import (
     Line,
     LoggedComparison,
     LoggedDecision,
+    LoggedEvidence,
     LoggedFeedback,
     read_line,
 )
@@ -191,14 +192,16 @@ class Comparisons:
 class DecisionLog:
     """The contents of a decision log.
 
-    `decisions` are in order of time. `feedback` is the last feedback by decision id. `comparisons`
-    are other models' answers by decision id. `arms_by_model` has the arm of each model, without
-    models that several arms use. `arms` are all arms with a probability.
+    `decisions` are in order of time. `feedback` is the last feedback by decision id. `evidence`
+    holds the ids of decisions with weak evidence that a call was wrong. `comparisons` are other
+    models' answers by decision id. `arms_by_model` has the arm
+    of each model, without models that several arms use. `arms` are all arms with a probability.
     """
 
     path: Path
     decisions: LoggedDecisions
     feedback: FeedbackById
+    evidence: frozenset[str]
     comparisons: Comparisons
     arms_by_model: Mapping[str, str]
     arms: tuple[str, ...]
@@ -250,15 +253,13 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
             raise DataError(path, None, problem)
     files = LogFiles(paths)
     decisions, feedback = _Found(), _Found()
+    evidence: set[str] = set()
     compared: defaultdict[str, list[int]] = defaultdict(list)
     arms_of: dict[str, set[str]] = {}
     arms: set[str] = set()
     for file, number, position, text in files.lines():
         try:
-            row = orjson.loads(text)
-            if isinstance(row, dict) and row.get("type") == "evidence":
-                continue  # which earlier versions wrote
-            line = parse_line(row)
+            line = parse_line(orjson.loads(text))
         except ROW_ERRORS as exc:
             on_fault(row_error(file, number, exc), text)
             continue
@@ -270,6 +271,8 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
                     arms_of.setdefault(line.model, set()).add(line.arm)
             case LoggedFeedback():
                 feedback.add(line.decision_id, line.created, position)
+            case LoggedEvidence():
+                evidence.add(line.decision_id)
             case LoggedComparison():
                 compared[line.decision_id].append(position)
     hashes, positions = decisions.in_order()
@@ -286,6 +289,7 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
         path=path,
         decisions=LoggedDecisions(files, unique[order], positions[last[order]]),
         feedback=FeedbackById(files, judged_hashes, judged_at[::-1][from_end]),
+        evidence=frozenset(evidence),
         comparisons=Comparisons(files, compared),
         arms_by_model={model: arm for model, (arm, *others) in arms_of.items() if not others},
         arms=tuple(sorted(arms)),

@@ -41,12 +41,22 @@ logger = logging.getLogger(__name__)
 DATASET: Final = "decisions"
 CATEGORY: Final = "traffic"
 
+WEAKLY_CORRECT: Final = 0.25
+"""Assumed probability that a call with negative weak evidence is still correct.
+
+The value is not measured. Weak evidence must weigh less than a verdict, because it can be wrong: a
+tool's error may be the tool's own fault, and a repeated call may be a change of mind. Weak evidence
+is also one-sided, because it never confirms a call. A router that learns from it therefore
+underrates the arms that are asked most.
+"""
+
 
 class DecisionUse(StrEnum):
     """How a decision is used for training, or the reason why it is not."""
 
     JUDGED = "judged by feedback"
     CHECKED = "checked against the expected calls"
+    WEAK = "labelled by weak evidence"
     UNJUDGED = "without a verdict"
     NO_CONTENT = "without content"
     UNREADABLE = "with content that is not a readable request with tools"
@@ -55,7 +65,7 @@ class DecisionUse(StrEnum):
     UNCHECKABLE = "with expected calls that cannot be checked"
 
 
-LABELLED: Final = (DecisionUse.JUDGED, DecisionUse.CHECKED)
+LABELLED: Final = (DecisionUse.JUDGED, DecisionUse.CHECKED, DecisionUse.WEAK)
 """The uses that give a label, which says whether an arm's answer is correct."""
 
 
@@ -217,17 +227,27 @@ def judge_decision(log: DecisionLog, decision: LoggedDecision) -> float:
     return math.nan if correct is None else correct
 
 
+def is_contradicted(log: DecisionLog, decision: LoggedDecision) -> float:
+    """Return 1.0 if weak evidence speaks against a delivered answer, and else 0.0.
+
+    Return NaN if the log has no weak evidence at all, because the gateway may not search for it.
+    """
+    return float(decision.id in log.evidence) if log.evidence else math.nan
+
+
 def iterate_queries(
     log: DecisionLog,
     uses: Counter[DecisionUse],
     *,
+    weak_evidence: bool = False,
     alike: IsParaphrase | None = None,
 ) -> Iterator[Query]:
     """Yield the labelled queries of a log; decisions with equal messages and tools are merged.
 
     A verdict applies to the arm that answered, which after a fallback is not the chosen arm. A
-    client's verdict takes precedence over the checker's verdict. If the expected calls are known,
-    the checker also judges the rejected candidates of verified answers. Otherwise, only the
+    client's verdict takes precedence over the checker's verdict, and the checker's verdict over
+    weak evidence. Weak evidence is ignored unless `weak_evidence` is set. If the expected calls are
+    known, the checker also judges the rejected candidates of verified answers. Otherwise, only the
     accepted answer has a label, which overrates arms: the verifier accepts what is probably
     correct. `alike` compares paraphrases. Queries without a label are omitted. The queries are in
     the order of their first decisions. `uses` counts the decisions by use; it is complete after the
@@ -238,7 +258,7 @@ def iterate_queries(
     """
     for rows in group_by_query(log, uses):
         has_feedback = log.feedback.has(log.decisions.hashes[rows])
-        if not has_feedback.any():
+        if not (weak_evidence or has_feedback.any()):
             uses[DecisionUse.UNJUDGED] += len(rows)
             continue
         expected = last_expected(log, rows[has_feedback])
@@ -248,7 +268,9 @@ def iterate_queries(
         outcomes: list[Outcome] = []
         for row in rows.tolist():
             decision = log.decisions[row]
-            use, correct = label_decision(log, decision, expected, alike)
+            use, correct = label_decision(
+                log, decision, expected, alike, weak_evidence=weak_evidence
+            )
             uses[use] += 1
             arm = answering_arm(log, decision)
             judged: list[tuple[Answer, float]] = []
@@ -294,6 +316,8 @@ def label_decision(
     decision: LoggedDecision,
     expected: Expected | None,
     alike: IsParaphrase | None,
+    *,
+    weak_evidence: bool,
 ) -> tuple[DecisionUse, float | None]:
     """Return how a decision is used, and whether its answer is correct, if that is known."""
     feedback = log.feedback.get(decision.id)
@@ -304,6 +328,8 @@ def label_decision(
         return DecisionUse.UNCHECKABLE if correct is None else DecisionUse.CHECKED, correct
     if feedback is not None:
         return DecisionUse.UNCHECKABLE, None
+    if weak_evidence and decision.id in log.evidence:
+        return DecisionUse.WEAK, WEAKLY_CORRECT
     return DecisionUse.UNJUDGED, None
 
 
@@ -359,11 +385,11 @@ class Traffic:
     queries: Sequence[Query]
 
     @classmethod
-    def of_log(cls, path: Path, *, alike: IsParaphrase | None) -> Traffic:
+    def of_log(cls, path: Path, *, weak_evidence: bool, alike: IsParaphrase | None) -> Traffic:
         """Read a decision log and log a summary; raises DataError if a line is invalid."""
         uses: Counter[DecisionUse] = Counter()
         log = read_log(path)
-        found = tuple(iterate_queries(log, uses, alike=alike))
+        found = tuple(iterate_queries(log, uses, weak_evidence=weak_evidence, alike=alike))
         logger.info("%s: %s", path, summarize(uses, len(found)))
         return cls(found)
 

@@ -163,11 +163,12 @@ class _Read:
 
     def is_right(self, teacher: int) -> list[float]:
         """Return for each member 1 if its answer makes the right calls, and else 0."""
-        verdict = self.request.verdict
+        verdict, request = self.request.verdict, self.request
         if verdict == 1:
             return self.same_as(self.delivered)
         is_delivered = relate(self.question, self.made[teacher], self.delivered).is_same
-        if verdict == 0 and is_delivered:
+        is_doubted = verdict == 0 or (verdict is None and request.is_contradicted)
+        if is_doubted and is_delivered:
             return [np.nan] * len(self.made)
         return self.same_as(self.made[teacher])
 

@@ -69,6 +69,8 @@ class SampledRequest(BaseModel):
     delivered: AnswerContent
     verdict: float | None
     """1 if the client said that the delivered answer is right, 0 if wrong; None if unknown."""
+    is_contradicted: bool
+    """Whether weak evidence speaks against the delivered answer."""
     recorded: Mapping[str, Reply]
     """The answers that the log has, by model."""
 
@@ -138,6 +140,7 @@ def _describe(log: DecisionLog, decision: LoggedDecision) -> SampledRequest:
         request=example.request,
         delivered=AnswerContent(calls=content.calls, text=content.text),
         verdict=None if np.isnan(verdict) else verdict,
+        is_contradicted=decision.id in log.evidence,
         recorded=_recorded(decision, log.comparisons[decision.id]),
     )
 

@@ -20,7 +20,7 @@ from router_service.router import Prediction, Router
 from switchcraft_training.data.learned import LearnedTools, digests_of
 from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
-from switchcraft_training.decisions.queries import judge_decision, read_example
+from switchcraft_training.decisions.queries import is_contradicted, judge_decision, read_example
 from switchcraft_training.errors import DataError
 
 CONVERSATION_BYTES = 32
@@ -59,10 +59,11 @@ class ReplayedDecisions:
 
 
 def columns_of(arms: int) -> np.dtype[np.void]:
-    """Return the type of a replayed decision: 83 bytes, and 32 for each arm.
+    """Return the type of a replayed decision: 91 bytes, and 32 for each arm.
 
-    `correct` and `cost_usd` are NaN if they are unknown. What is predicted of an arm is NaN if it
-    could not serve the request. `digest` is that of (query, tools), and 0 without a router.
+    `correct` and `cost_usd` are NaN if they are unknown. `contradicted` says whether weak evidence
+    speaks against the answer; NaN is unknown. What is predicted of an arm is NaN if it could not
+    serve the request. `digest` is that of (query, tools), and 0 without a router.
     `has_known_tools` is true if the router's artifact has learned from the request's tools, or
     nearly the same ones.
     """
@@ -75,6 +76,7 @@ def columns_of(arms: int) -> np.dtype[np.void]:
             ("is_unread", "?"),
             ("correct", "f8"),
             ("cost_usd", "f8"),
+            ("contradicted", "f8"),
             ("digest", "u8"),
             ("has_known_tools", "?"),
             *((name, "f8", (arms,)) for name in _BY_ARM),
@@ -202,6 +204,7 @@ def fill_logged(
     row["correct"] = judge_decision(log, decision)
     cost_usd = decision.actual_cost_usd
     row["cost_usd"] = np.nan if cost_usd is None else cost_usd
+    row["contradicted"] = is_contradicted(log, decision)
     for name in _BY_ARM:
         row[name] = np.nan
     for arm, probability in decision.probabilities.items():

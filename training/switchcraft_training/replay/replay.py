@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +22,7 @@ from router_service.router import Router
 from switchcraft_training.data.learned import LearnedTools, TrainingOverlap
 from switchcraft_training.data.table import Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
+from switchcraft_training.decisions.queries import WEAKLY_CORRECT
 from switchcraft_training.evaluation.evaluate import policy_names
 from switchcraft_training.replay.columns import ReplayedDecisions, choose_arm, read_decisions
 from switchcraft_training.replay.estimators import (
@@ -69,7 +71,11 @@ Predicted = Literal["logged", "predicted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """Estimates for policies on some decisions; costs are in USD per request."""
+    """Estimates for policies on some decisions.
+
+    Costs are in USD per request. `contradicted` is the share of answers that weak evidence speaks
+    against, which is neither a verdict nor its complement.
+    """
 
     replayed: int
     conversations: int
@@ -77,6 +83,29 @@ class Results:
     explored: int
     accuracy: RewardEstimates
     cost_usd: RewardEstimates
+    contradicted: RewardEstimates
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceQuality:
+    """How reliable weak evidence is, from decisions that have a verdict too.
+
+    `contradicted` and `others` are the numbers of these decisions with and without evidence, and
+    `wrong_contradicted` and `wrong_others` how many of them the verdict calls wrong.
+    """
+
+    contradicted: int
+    wrong_contradicted: int
+    others: int
+    wrong_others: int
+
+    @classmethod
+    def of(cls, columns: NDArray[np.void]) -> Self:
+        """Count the decisions with a verdict."""
+        judged = columns[~np.isnan(columns["correct"])]
+        is_wrong, has_evidence = judged["correct"] < 0.5, judged["contradicted"] == 1
+        parts = (has_evidence, is_wrong & has_evidence, ~has_evidence, is_wrong & ~has_evidence)
+        return cls(*(int(part.sum()) for part in parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +114,9 @@ class Replay(Results):
 
     `left` counts the omitted decisions by reason. `artifact` is None if the logged probabilities
     were used; otherwise `overlap` says how many of the replayed decisions' queries it has learned
-    from. `by_tools` has the results by protocol, without parts that have fewer than two
-    conversations; it is None if it is unknown which tools the artifact has learned from.
+    from. `evidence` is None if the log has no weak evidence. `by_tools` has the results by
+    protocol, without parts that have fewer than two conversations; it is None if it is unknown
+    which tools the artifact has learned from.
     """
 
     log: str
@@ -94,6 +124,7 @@ class Replay(Results):
     overlap: TrainingOverlap | None
     decisions: int
     left: Mapping[str, int]
+    evidence: EvidenceQuality | None
     by_tools: Mapping[Tools, Results] | None
 
 
@@ -130,6 +161,7 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
         overlap=overlap,
         decisions=len(log.decisions),
         left={reason.value: read.skipped[reason] for reason in sorted(read.skipped)},
+        evidence=EvidenceQuality.of(columns) if log.evidence else None,
         by_tools=by_tools,
     )
 
@@ -151,8 +183,16 @@ def estimate_results(
         explored=columns["is_explored"],
         conversations=conversations,
     )
-    accuracy = Reward(columns["correct"], columns["logged_probabilities"], worse="low", most=1)
+    # Weak evidence speaks against some of the wrong answers. The outcome model expects the same
+    # share of them for every arm and policy, and DR corrects this where the log has answers.
+    p_correct = columns["logged_probabilities"]
+    expected_wrong = float((1 - p_correct[np.arange(len(columns)), columns["chosen"]]).sum())
+    found = float(np.nan_to_num(columns["contradicted"]).sum())
+    detection = min(1.0, found / expected_wrong) if expected_wrong else 0.0
+    accuracy = Reward(columns["correct"], p_correct, worse="low", most=1)
     cost_usd = Reward(columns["cost_usd"], columns["logged_costs_usd"], worse="high")
+    expected = detection * (1 - p_correct)
+    contradicted = Reward(columns["contradicted"], expected, worse="high", most=1)
     chosen = {name: predictions.choose(rule) for name, rule in rules.items()}
 
     def estimate(reward: Reward) -> RewardEstimates:
@@ -165,6 +205,7 @@ def estimate_results(
         explored=int((choices.propensity < 1).sum()),
         accuracy=estimate(accuracy),
         cost_usd=estimate(cost_usd),
+        contradicted=estimate(contradicted),
     )
 
 
@@ -249,7 +290,7 @@ def print_replay(found: Replay) -> None:
             usd = _usd(getattr(cost, attribute, None), is_signed=is_signed)
             table.add_row(label, method, percent, usd)
     console.print(table)
-    if found.by_tools:
+    if found.evidence:
         console.print(_side_by_side(found))
     for note in _notes(found):
         console.print(note)
@@ -265,13 +306,16 @@ def _table(*columns: str) -> Table:
 
 
 def _side_by_side(found: Replay) -> Table:
-    """Return every policy's results by DR in one row, for all requests and for each protocol."""
-    table = _table("accuracy, %", "USD per 1,000", "covered, %")
-    scales = ((100, 1), (1_000, 3))
+    """Return every policy's results by DR in one row each, for all requests and for each protocol.
+
+    Weak evidence has its own column, so that nobody takes it for a verdict.
+    """
+    table = _table("accuracy, %", "contradicted, %", "USD per 1,000", "covered, %")
+    scales = ((100, 1), (100, 1), (1_000, 3))
     parts: dict[str, Results] = {"all requests": found}
     parts |= {f"{name} tools": part for name, part in (found.by_tools or {}).items()}
     for label, part in parts.items():
-        rewards = (part.accuracy, part.cost_usd)
+        rewards = (part.accuracy, part.contradicted, part.cost_usd)
         logged = [
             _with_error(reward.chosen, *scale)
             for reward, scale in zip(rewards, scales, strict=True)
@@ -287,8 +331,8 @@ def _side_by_side(found: Replay) -> Table:
                 if is_partial:
                     text += MARK
                 cells.append(text)
-            covered = part.accuracy.policies.get(name, cost)
-            table.add_row(f"  {name}", *cells, f"{covered.coverage:.1%}")
+            covered = part.accuracy.policies.get(name) or part.contradicted.policies.get(name)
+            table.add_row(f"  {name}", *cells, f"{(covered or cost).coverage:.1%}")
     return table
 
 
@@ -311,6 +355,13 @@ def _notes(found: Replay) -> Iterator[str]:
             "Accuracy assumes that clients are as likely to give feedback on correct answers as on"
             " wrong ones."
         )
+    if found.evidence is not None:
+        yield (
+            "Contradicted: the share of answers against which the conversation's next turn speaks,"
+            " by a tool's error or a repeated call. This is not the share of wrong answers: a tool"
+            " may fail by itself, and an answer without calls or without a next turn is never"
+            f" contradicted. {_quality(found.evidence)}"
+        )
     if found.artifact is not None and found.by_tools is None:
         yield (
             "It is unknown which requests have tools that the artifact has learned from, because it"
@@ -330,6 +381,20 @@ def _notes(found: Replay) -> Iterator[str]:
                 " logged router's prediction, and no interval includes the error of that"
                 " prediction. IPS and SNIPS are not available. Turn on exploration in the gateway."
             )
+
+
+def _quality(evidence: EvidenceQuality) -> str:
+    """Say how often weak evidence and verdicts agree."""
+    if not (evidence.contradicted and evidence.others):
+        return (
+            "How reliable it is here is unknown, because no contradicted answer has a verdict;"
+            f" training assumes that {1 - WEAKLY_CORRECT:.0%} of contradicted answers are wrong."
+        )
+    return (
+        f"In this log, {evidence.wrong_contradicted / evidence.contradicted:.0%} of"
+        f" {evidence.contradicted:,} contradicted answers with a verdict are wrong, and"
+        f" {evidence.wrong_others / evidence.others:.0%} of {evidence.others:,} others."
+    )
 
 
 def _percent(estimate: Estimate | None, *, is_signed: bool = False) -> str:
