@@ -104,15 +104,20 @@ class GatewayServer(ThreadServer, AcceptingServer):
 
 
 @contextmanager
-def served(app: ASGIApp, http: type[BoundedProtocol] | None = None) -> Iterator[str]:
-    """Serve an app from a thread like the gateway; yield its address, http://HOST:PORT."""
+def served(
+    app: ASGIApp, http: type[BoundedProtocol] | None = None, *, has_lifespan: bool = False
+) -> Iterator[str]:
+    """Serve an app from a thread like the gateway; yield its address, http://HOST:PORT.
+
+    `has_lifespan` tells that an app which is not Starlette's wants to know of its start and end.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     http = http or protocol_with_limits(LIMITS)
     config = uvicorn.Config(
         app,
         loop="uvloop",
         http=http,
-        lifespan="on" if isinstance(app, Starlette) else "off",
+        lifespan="on" if has_lifespan or isinstance(app, Starlette) else "off",
         log_config=None,
         access_log=False,
         timeout_keep_alive=75,

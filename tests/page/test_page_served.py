@@ -49,7 +49,7 @@ def guarded(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
     keys = KeySettings(admin=SecretStr(ADMIN))
     settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
     app = create_app(settings.model_copy(update={"keys": keys}), shipped)
-    with served(without_prefix(app)) as url:
+    with served(without_prefix(app), has_lifespan=True) as url:
         yield url + PREFIX
 
 
