@@ -12,7 +12,7 @@ import pytest
 from router_service.artifact import MANIFEST, Artifact
 from router_service.core.errors import ArtifactError
 from router_service.verifier.answer_features import Beliefs, Candidates
-from router_service.verifier.graphs import Verifier
+from router_service.verifier.graphs import StepTerms, Verifier
 from tests.candidates import answer, ask, read, write_verifier
 
 LIKELY = (0.6, 0.8, 0.9)
@@ -51,6 +51,15 @@ def test_first_step_asks_the_arm_with_the_largest_net_gain(
     assert step.gain == pytest.approx(0.8)
     expensive = verifier.choose_step(beliefs, candidates(), COSTS * 1000, [0, 1, 2])
     assert (expensive.accept, expensive.ask) == (None, (0,))
+
+
+def test_first_steps_differ_by_what_waiting_costs(verifier: Verifier) -> None:
+    """First steps are remembered. At equal costs, two arms are asked only if waiting costs."""
+    unsure, costs, arms = verifier.beliefs((), (0.4, 0.4, 0.4)), np.full(3, 0.05), [0, 1, 2]
+    hurried = StepTerms(waits=costs)
+    for _ in range(2):
+        assert len(verifier.choose_step(unsure, candidates(), costs, arms, hurried).ask) == 2
+        assert len(verifier.choose_step(unsure, candidates(), costs, arms).ask) == 1
 
 
 def copied(verifying_artifact: Path, folder: Path) -> Path:
