@@ -143,7 +143,7 @@ def look_at_decision(page: Page, screens: Screens, decision: str) -> None:
 def ask_for_a_stream(page: Page, screens: Screens) -> None:
     """Send a request to a configured model, and see its call arrive."""
     show(page, "Playground")
-    expect(page.locator(".chosen")).to_contain_text("flash-lite (gemini-2.5-flash-lite)")
+    expect(page.locator(".chosen")).to_contain_text("gpt-5.2")
     page.get_by_label("Stream", exact=True).check()
     page.get_by_role("button", name="Send to model").click()
     expect(page.locator("#answer .calls")).to_contain_text('get_weather({"city":"Oslo"')
