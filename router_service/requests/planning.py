@@ -626,11 +626,12 @@ class Planner:
     def _continue_loop(
         self, decision: Decision, turn: ConversationTurn, floor: float, *, is_verified: bool
     ) -> Decision:
-        """Return the decision for a request that may continue a tool loop.
+        """Return the decision for a request of a conversation.
 
-        Then the last arm is kept, or a cheaper one replaces it, and the decision has the costs of
-        this request. Any arm may replace the last one for a verified answer, and otherwise only the
-        one that the policy has chosen. Only arms that reach `floor` are chosen, if any does.
+        If it continues a tool loop, the last arm is kept, or a cheaper one replaces it, and the
+        decision has the costs of this request. Any arm may replace the last one for a verified
+        answer, and otherwise only the one that the policy has chosen. Only arms that reach `floor`
+        are chosen, if any does.
         """
         state, probabilities = turn.state, decision.probabilities
         arms = list(decision.ranking)

@@ -166,7 +166,7 @@ class StartedAnswer:
     """Whether the upstream speaks another API than the client. `body` is the client's, `value` the
     upstream's, and errors are still the upstream's."""
     api: UpstreamApi | None = None
-    """The API of `value`; None for endpoints of no translated API, such as embeddings."""
+    """The API of `value`; None for endpoints that are never translated, such as embeddings."""
     is_skimmed: bool = False
     """Whether `value` has only what `skim` found, because the body is too large to be decoded."""
 

@@ -352,8 +352,9 @@ NO_ARM = -1
 """Column of no arm."""
 
 FIRST_STEPS_BYTES = 2**20
+"""Largest memory of the first steps that a verifier remembers."""
 FIRST_STEP_BYTES = 1024
-"""Memory for first steps, and that of each, with its key."""
+"""Memory of one of them with its key."""
 
 
 class ArmChoices(NamedTuple):
@@ -428,6 +429,7 @@ class Verifier:
             CANDIDATE_FEATURES.index(name) for name in loaded.candidate_features
         ]
         self._first_steps: Cache[Hashable, NextStep] = Cache(FIRST_STEPS_BYTES)
+        """Steps without candidates, by everything that they depend on."""
 
     def beliefs(self, features: Sequence[float], probabilities: Sequence[float]) -> Beliefs:
         """Return what is known of a request before an arm is asked.
@@ -489,7 +491,8 @@ class Verifier:
         """
         if candidates.answers:
             return self._choose_step(beliefs, candidates, costs, askable, terms)
-        # An agent's requests have the same first step, which takes 0.2 ms to compute.
+        # A conversation that is known has the same first step again, and so have all unfamiliar
+        # requests of a pool.
         waits = None if terms.waits is None else terms.waits.tobytes()
         known = beliefs.probabilities.tobytes(), costs.tobytes(), tuple(askable)
         key = (*known, terms.is_last, waits, terms.floor)

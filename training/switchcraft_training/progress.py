@@ -147,8 +147,8 @@ def stage(name: str) -> Iterator[None]:
 def each_part(parts: Sequence[Item], unit: str) -> Iterator[Item]:
     """Yield the parts of the current stage one after the other, and log which one is running.
 
-    From the second one on, the line says until when all parts will take. `unit` is what a part is
-    called, for example `fold`.
+    From the second one on, the line says when all parts are expected to end. `unit` is what a part
+    is called, for example `fold`.
     """
     stages = _stages.get()
     if not stages.current:
