@@ -63,7 +63,7 @@ from benchmarks.stamp import write_figures
 from router_service.artifact import MANIFEST, read_manifest, save_manifest, sha256
 from router_service.core.keys import hashed
 from router_service.core.releases import Release
-from router_service.store.redis import RedisPointer
+from router_service.store.pointers import Pointer
 from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway
 from tests.publishing import make_artifact
@@ -343,10 +343,10 @@ def _scene(folder: Path, pace: Pace) -> Iterator[Scene]:
         stack.callback(redis_server.kill)
         sandbox_port = _serve(stack, folder, "sandbox", "tests.sandbox")
         url = f"http://127.0.0.1:{sandbox_port}/v1"
-        releases = _releases(folder)
-        RedisPointer(redis_server.url).move(partial(put_stable, release=releases[0]))
         path = folder / "config.yaml"
         configuration = Configuration(path, url, redis_server.url, keys, admin_key)
+        releases = _releases(folder, configuration.releases)
+        configuration.pointer.move(partial(put_stable, release=releases[0]))
         configuration.write(0)
         served = stack.enter_context(gateway(path, folder, key=admin_key))
         sandbox = Sandbox(url)
@@ -373,12 +373,12 @@ def _serve(stack: ExitStack, folder: Path, name: str, *module: str) -> int:
     return port
 
 
-def _releases(folder: Path) -> Sequence[Release]:
+def _releases(folder: Path, published: Path) -> Sequence[Release]:
     """Return three renamed releases of the shipped artifact; the last two have their own graphs."""
     made = [make_artifact(folder / "artifacts", name) for name in ("one", "two", "three")]
     for path in made[1:]:
         _retrain(path)
-    return [make_release(path, folder / "store", is_beside_pointer=False) for path in made]
+    return [make_release(path, published) for path in made]
 
 
 def _retrain(artifact: Path) -> None:
@@ -403,11 +403,21 @@ class Configuration:
     keys: Sequence[str]
     admin_key: str
 
+    @property
+    def releases(self) -> Path:
+        """The directory of published artifacts."""
+        return self.path.parent / "releases"
+
+    @property
+    def pointer(self) -> Pointer:
+        """The pointer to the published artifacts."""
+        return Pointer(self.releases)
+
     def write(self, number: int) -> None:
         """Write variation `number`, which changes the policy and one model."""
         names = [*ARMS, PINNED, FOREIGN, EMBEDDER, *FAULTY, f"extra-{number % 5}"]
         router = {
-            "publication": "redis",
+            "publication": str(self.releases),
             "default_policy": f"theta=0.{number % 8 + 1}",
             "exploration_share": 0.05,
         }

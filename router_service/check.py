@@ -203,7 +203,7 @@ def _import_exporter() -> str:
 async def _try_store(settings: Settings, url: str) -> str:
     store = open_store(url, settings.server.store_limits)
     try:
-        await store.read(())
+        await store.cool_downs(())
         return "answers"
     finally:
         await store.aclose()

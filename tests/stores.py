@@ -47,7 +47,7 @@ class RemoteStore(MemoryStore):
     put = _reached(MemoryStore.put)
     add = _reached(MemoryStore.add)
     get = _reached(MemoryStore.get)
-    read = _reached(MemoryStore.read)
+    cool_downs = _reached(MemoryStore.cool_downs)
     cool_down = _reached(MemoryStore.cool_down)
     take = _reached(MemoryStore.take)
     settle = _reached(MemoryStore.settle)

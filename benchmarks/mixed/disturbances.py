@@ -11,7 +11,7 @@ from typing import Protocol
 
 from router_service.core.errors import PublicationError
 from router_service.core.releases import Canary, PublicationUpdate, Release
-from router_service.store.redis import RedisPointer
+from router_service.store.pointers import Pointer
 from switchcraft_training.publishing.releases import (
     promote,
     put_canary,
@@ -53,6 +53,10 @@ class Pace:
 class Configuration(Protocol):
     """The gateway's configuration file."""
 
+    @property
+    def pointer(self) -> Pointer:
+        """The pointer to the published artifacts."""
+
     def write(self, number: int) -> None:
         """Write variation `number`."""
 
@@ -79,7 +83,7 @@ class Disturber:
         self._configuration = configuration
         self._releases = releases
         self._pace = pace
-        self._pointer = RedisPointer(redis_server.url)
+        self._pointer = configuration.pointer
         self._fault_until_s = 0.0
         self._store_until_s = 0.0
         self._end = threading.Event()

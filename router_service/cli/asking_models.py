@@ -92,10 +92,10 @@ def find_state_directory() -> Path:
 def show_use(settings: Settings, directory: Path, *, publish: bool) -> None:
     """Print how to use a new artifact, or publish it as a canary."""
     place = settings.router.publication
-    if publish and isinstance(place, Path):
+    if publish and place is not None:
         from switchcraft_training.publishing.command import publish as publish_artifact
 
-        publish_artifact(directory, to=str(place), role="canary")
+        publish_artifact(directory, to=place, role="canary")
         print(
             f"If it does well, `switchcraft-train publish --to {place} --promote` makes it the"
             " stable release; `--withdraw canary` takes it back."

@@ -84,8 +84,8 @@ def learn(
     settings = read_settings(config)
     router, _ = load_first_router(settings, EngineBuilder(announces=False))
     members, chosen_teacher = _members(settings, router, ask, teacher)
-    if publish and not isinstance(settings.router.publication, Path):
-        problem = "is no directory; leave --publish out, and use `switchcraft-train publish`"
+    if publish and settings.router.publication is None:
+        problem = "is not set; leave --publish out, and use `switchcraft-train publish`"
         raise settings.error("router.publication", problem)
     state = find_state_directory()
     prepared = questions.prepare_questions(log, members, chosen_teacher, sample, state / "learning")

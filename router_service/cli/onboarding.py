@@ -98,8 +98,8 @@ def onboard(
     _show_plan(questions, budget_usd)
     if dry_run:
         return 0
-    if publish and not isinstance(settings.router.publication, Path):
-        problem = "is no directory; leave --publish out, and use `switchcraft-train publish`"
+    if publish and settings.router.publication is None:
+        problem = "is not set; leave --publish out, and use `switchcraft-train publish`"
         raise settings.error("router.publication", problem)
     if not (yes or agrees(COMMAND)):
         return 1

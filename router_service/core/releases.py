@@ -1,11 +1,11 @@
 """Releases of artifacts: the pointer that a fleet of gateways follows, and canary limits.
 
 A *release* is an artifact's directory. It is complete before the pointer names it, and is never
-changed afterwards. The *pointer* is one JSON value, a `Publication`, which is stored in a file or
-in a backend that replicas share, and replaced in one step (`store.pointers`). Gateways read it
-regularly. If the pointer has changed, a gateway loads the releases that the pointer names.
-It verifies each release against the pointer's hash, the release's manifest and its canary requests.
-If all pass, the gateway serves them. Otherwise it refuses them and keeps the previous releases.
+changed afterwards. The *pointer* is one JSON value, a `Publication`, in a file beside the releases,
+which is replaced in one step (`store.pointers`). Gateways read it regularly. If it has changed, a
+gateway loads the releases that it names, and verifies each against the pointer's hash, the
+release's manifest and its canary requests. If all pass, the gateway serves them. Otherwise it
+refuses them and keeps the previous releases.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -49,7 +49,7 @@ class Release(_PointerModel):
     name: str = Field(min_length=1, max_length=200)
     """The manifest's name."""
     path: str = Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")
-    """The directory: the name of a folder beside the pointer's file, or an absolute path."""
+    """The name of the folder beside the pointer's file."""
     manifest_sha256: Sha256
     created: str = Field(max_length=100)
     """Time of publication (RFC 3339). The same artifact published again is another release."""
@@ -64,19 +64,15 @@ class Release(_PointerModel):
         """Return a unique key, which differs even for two releases of the same artifact."""
         return f"{self.manifest_sha256}@{self.created}"
 
-    def directory(self, beside: Path | None) -> Path:
-        """Return the artifact's directory.
+    def directory(self, beside: Path) -> Path:
+        """Return the artifact's directory, which is in the pointer's directory `beside`.
 
-        `beside` is the pointer's directory, or None if the pointer is not a file. Raise
-        PublicationError if the path is neither absolute nor the name of a folder there.
+        Raise PublicationError if the path is not the name of a folder there.
         """
-        path = Path(self.path)
-        if path.is_absolute():
-            return path
-        if beside is None or len(path.parts) != 1 or self.path in {".", ".."}:
-            problem = f"the path {self.path!r} is neither absolute nor a folder beside the pointer"
+        if Path(self.path).name != self.path or self.path == "..":
+            problem = f"the path {self.path!r} is no folder beside the pointer"
             raise PublicationError(f"the release {self.label}", problem)
-        return beside / path
+        return beside / self.path
 
 
 class Canary(_PointerModel):
@@ -137,21 +133,6 @@ class Track(StrEnum):
 
 PublicationUpdate = Callable[[Publication | None], Publication]
 """Function that takes the current publication, or None before the first, and returns the next."""
-
-
-class Pointer(Protocol):
-    """Record of the releases that are in use. An operation that fails raises PublicationError."""
-
-    name: str
-    """The directory or address to show to users, without a password."""
-    is_beside_releases: bool
-    """Whether the releases are in the same directory as the pointer."""
-
-    def read(self) -> Publication | None:
-        """Return what is published, or None if nothing is published yet."""
-
-    def move(self, update: PublicationUpdate) -> Publication:
-        """Replace the publication atomically by what `update` returns, and return that."""
 
 
 @dataclass(slots=True)

@@ -298,8 +298,9 @@ class _RouterLoader:
         return make_planner(self._settings, router, pool)
 
     def _load_release(self, release: Release) -> Router:
-        directory = release.directory(pointer_directory(self._settings))
-        return self._load(directory, release.manifest_sha256)
+        beside = self._settings.router.publication
+        assert beside is not None  # noqa: S101 - for types; a release was published there
+        return self._load(release.directory(beside), release.manifest_sha256)
 
     def _load(self, directory: Path, expected_sha256: str | None = None) -> Router:
         """Return a verified router; checks the manifest's hash if one is expected."""
@@ -364,9 +365,3 @@ class _RouterLoader:
             return artifact, pool
         artifact = with_unmeasured(artifact, prices, pool.prices, self._settings.router.last_resort)
         return artifact, Pool.build(self._settings, artifact.manifest)
-
-
-def pointer_directory(settings: Settings) -> Path | None:
-    """Return the directory of the pointer file, or None if it is in Redis or not configured."""
-    place = settings.router.publication
-    return place if isinstance(place, Path) else None

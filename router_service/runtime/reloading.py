@@ -26,11 +26,10 @@ from router_service.access.listening import permitted_listen_host
 from router_service.core.errors import ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.router import Router
-from router_service.runtime.engine import Engine, EngineBuilder, pointer_directory
+from router_service.runtime.engine import Engine, EngineBuilder
 from router_service.runtime.syncing import Syncer
 from router_service.settings import Settings
-from router_service.store.opening import open_store
-from router_service.store.pointers import FilePointer
+from router_service.store.pointers import Pointer
 from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
@@ -39,9 +38,6 @@ FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
 """First and longest pause before a failed publication is tried again. The pointer may be visible
 before the files that it names, because network volumes cache for a minute."""
-
-POINTER = "the pointer"
-"""Name of the pointer in errors, because its address may contain a password."""
 
 Kind = Literal["config", "artifact"]
 _log = logging.getLogger("switchcraft.reload")
@@ -115,8 +111,8 @@ class Reloader:
 
     @property
     def directory(self) -> Path | None:
-        """The pointer's directory, or None if it is in the shared state or not configured."""
-        return pointer_directory(self._gateway.engine.settings)
+        """The pointer's directory, if one is configured."""
+        return self._gateway.engine.settings.router.publication
 
     @property
     def deployment_ids(self) -> frozenset[str]:
@@ -201,8 +197,7 @@ class Reloader:
 
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
         """Start to apply the publication that the pointer names, unless it is already served."""
-        is_published = self._gateway.engine.settings.router.publication is not None
-        if pointer is None or not is_published or self._source is None or self._lock.locked():
+        if pointer is None or self.directory is None or self._source is None or self._lock.locked():
             return
         seen = (pointer, rejections)
         if seen == self._followed and time.monotonic() < self._retry_at_s:
@@ -212,7 +207,9 @@ class Reloader:
         self._followed = seen
         self._start(
             self._apply(
-                lambda: _without_rejected_canary(Publication.parse(pointer, POINTER), rejections)
+                lambda: _without_rejected_canary(
+                    Publication.parse(pointer, "the pointer"), rejections
+                )
             )
         )
 
@@ -304,25 +301,12 @@ def load_first_router(
     this returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
     ConfigError.
     """
-    place, store_url = settings.router.publication, settings.server.shared_store
-    if place is None:
+    directory = settings.router.publication
+    if directory is None:
         return builder.router(settings, None), None
-    if place == "redis" and store_url is None:
-        problem = "a publication in Redis needs server.redis_url; set it too"
-        raise settings.error("router.publication", problem)
-
-    async def read_shared() -> bytes | None:
-        assert store_url is not None  # noqa: S101 - for types
-        store = open_store(store_url, settings.server.store_limits)
-        try:
-            return (await store.read(())).publication
-        finally:
-            await store.aclose()
-
     try:
-        text = asyncio.run(read_shared()) if place == "redis" else FilePointer(place).read_text()
-        if text is not None:
-            publication = Publication.parse(text, str(place))
+        publication = Pointer(directory).read()
+        if publication is not None:
             publication = publication.model_copy(update={"canary": None})
             return builder.router(settings, publication), publication
         _startup_log.warning("nothing is published yet; router.artifact serves")

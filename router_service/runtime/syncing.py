@@ -16,9 +16,9 @@ import anyio.to_thread
 
 from router_service.core.errors import PublicationError, StoreError
 from router_service.core.releases import Publication
-from router_service.store.pointers import FilePointer
+from router_service.store.pointers import Pointer
 from router_service.store.records import Reachability
-from router_service.store.store import Snapshot, Store
+from router_service.store.store import CoolDown, Store
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5
@@ -48,7 +48,7 @@ class Follower(Protocol):
 
     @property
     def directory(self) -> Path | None:
-        """The pointer's directory, or None if it is in the shared state or not configured."""
+        """The pointer's directory, if one is configured."""
 
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
         """Start to apply the publication that the pointer names; must return at once.
@@ -58,7 +58,7 @@ class Follower(Protocol):
 
 
 class Syncer:
-    """Exchanges cool-downs, rejected releases and the pointer with the shared state.
+    """Exchanges cool-downs and rejected releases with the shared state, and reads the pointer.
 
     Requests read only local memory. While the shared state cannot be reached, the gateway uses its
     local state. Its changes from that time are written once the shared state is reachable again.
@@ -130,28 +130,27 @@ class Syncer:
         """Exchange changes with the shared state once; does not raise if that is unreachable."""
         directory = self._follower.directory
         pointer = None if directory is None else await self._pointer.read(directory)
-        snapshot = await self._exchange()
-        if snapshot is not None:
+        cool_downs = await self._exchange()
+        if cool_downs is not None:
             # Each cool-down is adopted only once, so that an entry that stays in the shared state
             # for days does not block a deployment for days.
-            ends_s = {name: cool_down.end_s for name, cool_down in snapshot.cool_downs.items()}
+            ends_s = {name: cool_down.end_s for name, cool_down in cool_downs.items()}
             begun_s = {
                 name: cool_down.left_s
-                for name, cool_down in snapshot.cool_downs.items()
+                for name, cool_down in cool_downs.items()
                 if self._adopted_ends_s.get(name) != cool_down.end_s
             }
             ended = self._adopted_ends_s.keys() - ends_s.keys()
             self._adopted_ends_s = ends_s
             if begun_s or ended:
                 self._adopt(begun_s, ended)
-            pointer = snapshot.publication if directory is None else pointer
         if pointer is not None and not await self._read_rejection(pointer):
             pointer = None
         self._follower.follow(pointer, self._rejected | self._unsent_rejections.keys())
         self._after_sync()
 
-    async def _exchange(self) -> Snapshot | None:
-        """Write local changes and return the shared state, or None if it cannot be reached."""
+    async def _exchange(self) -> Mapping[str, CoolDown] | None:
+        """Write local changes and return the cool-downs, or None if the state cannot be reached."""
         if self._reach.is_pausing(self._clock()):
             return None
         try:
@@ -166,14 +165,14 @@ class Syncer:
                 await self._state.reject(key, reason)
                 del self._unsent_rejections[key]
                 self._rejected |= {key}
-            snapshot = await self._state.read(self._follower.deployment_ids)
+            cool_downs = await self._state.cool_downs(self._follower.deployment_ids)
         except StoreError as exc:
             self._failed(exc)
             return None
         self._patient_until_s = -math.inf
         self._reach.record_success()
         self._up.set(1)
-        return snapshot
+        return cool_downs
 
     async def _read_rejection(self, pointer: bytes) -> bool:
         """Read whether replicas rejected the pointer's canary release, if the state is reachable.
@@ -217,7 +216,7 @@ class _PointerReader:
         problem = f"{directory} did not answer within {READ_TIMEOUT_S:g} s"
         with anyio.move_on_after(READ_TIMEOUT_S):
             try:
-                read = FilePointer(directory).read_text
+                read = Pointer(directory).read_text
                 text = await anyio.to_thread.run_sync(
                     read, limiter=self._thread, abandon_on_cancel=True
                 )

@@ -528,9 +528,9 @@ class RouterSettings(Frozen):
     )
     """Directory of the artifact, or the name of the one that the package ships: `frontier-2025-12`,
     which is the default. A relative path starts at the working directory."""
-    publication: Literal["redis"] | Path | None = None
-    """Where `switchcraft-train publish` announces a new artifact: a directory, or `redis` to use
-    `server.redis_url`. Until a usable artifact is published there, `router.artifact` serves."""
+    publication: Path | None = None
+    """Directory in which `switchcraft-train publish` puts new artifacts. Replicas mount it. Until a
+    usable artifact is published there, `router.artifact` serves."""
     device: Device = "cpu"
     """Device that runs the artifact's graph. `cuda` needs the package's extra `gpu` and an artifact
     with a graph for GPUs. Without such a graph, the CPU is used, with a warning."""
@@ -626,6 +626,13 @@ class RouterSettings(Frozen):
         aliases = dict(self.aliases)
         aliases.setdefault("claude-*", self.model_name)
         return {pattern: target for pattern, target in aliases.items() if target is not None}
+
+    @field_validator("publication")
+    @classmethod
+    def _is_directory(cls, directory: Path | None) -> Path | None:
+        if directory == Path("redis"):
+            raise ValueError("must be a directory that all replicas mount; Redis is not supported")
+        return directory
 
     @field_validator("forward_headers")
     @classmethod

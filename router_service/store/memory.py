@@ -16,7 +16,6 @@ from router_service.store.store import (
     CoolDown,
     Correction,
     LimitDemand,
-    Snapshot,
     Store,
     StoreLimits,
 )
@@ -191,10 +190,7 @@ class MemoryLimits:
 
 
 class MemoryStore(Store):
-    """The memory of this process, which other processes may use through it.
-
-    It never contains a publication.
-    """
+    """The memory of this process, which other processes may use through it."""
 
     is_shared: ClassVar[bool] = False
 
@@ -246,12 +242,12 @@ class MemoryStore(Store):
         """Return a record that has not expired."""
         return self._of_kind(kind).find(record_id)
 
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+    async def cool_downs(self, deployment_ids: Collection[str]) -> Mapping[str, CoolDown]:
         """Return the cool-downs of these deployments."""
         now_s = self._clock()
         self._ends_s = {name: end_s for name, end_s in self._ends_s.items() if end_s > now_s}
         found = {name: self._ends_s[name] for name in deployment_ids if name in self._ends_s}
-        return Snapshot({name: CoolDown(end_s, end_s - now_s) for name, end_s in found.items()})
+        return {name: CoolDown(end_s, end_s - now_s) for name, end_s in found.items()}
 
     async def is_rejected(self, release_key: str) -> bool:
         """Return whether a release was rejected here."""

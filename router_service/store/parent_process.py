@@ -26,9 +26,9 @@ from router_service.core.errors import ConfigError, StoreError
 from router_service.store.memory import MemoryStore
 from router_service.store.store import (
     SLOT_TTL_S,
+    CoolDown,
     Correction,
     LimitDemand,
-    Snapshot,
     Store,
     StoreLimits,
     fits,
@@ -48,8 +48,7 @@ _SIZE = struct.Struct("!I")
 class ParentStore(Store):
     """The memory of the workers' parent process, which has the limits of its own configuration.
 
-    It never contains a publication: workers read the pointer's file, and a pointer in Redis is read
-    from Redis. The parent frees the slots of a worker when its connection is closed.
+    The parent frees the slots of a worker when its connection is closed.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -74,9 +73,9 @@ class ParentStore(Store):
         found: bytes | None = await self._ask("get", kind, record_id)
         return found
 
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+    async def cool_downs(self, deployment_ids: Collection[str]) -> Mapping[str, CoolDown]:
         """Return the cool-downs of these deployments."""
-        found: Snapshot = await self._ask("read", tuple(deployment_ids))
+        found: Mapping[str, CoolDown] = await self._ask("cool_downs", tuple(deployment_ids))
         return found
 
     async def is_rejected(self, release_key: str) -> bool:

@@ -1,4 +1,4 @@
-"""The pointer to the published releases: in a file beside them, or in Redis."""
+"""The pointer to the published releases, in a file beside them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,15 @@ import fcntl
 import os
 from pathlib import Path
 
-from router_service.core.addresses import REDIS
-from router_service.core.errors import MissingExtraError, PublicationError
-from router_service.core.releases import (
-    MAX_POINTER_BYTES,
-    Pointer,
-    Publication,
-    PublicationUpdate,
-)
+from router_service.core.errors import PublicationError
+from router_service.core.releases import MAX_POINTER_BYTES, Publication, PublicationUpdate
 
 POINTER_FILE = "current.json"
 """The pointer's file in a publication directory. Releases are folders beside it."""
 
 
-def open_pointer(place: str) -> Pointer:
-    """Return the pointer in a directory, or in the Redis whose address the place is.
-
-    Raise PublicationError if the address is invalid.
-    """
-    scheme, separator, _ = place.partition("://")
-    if not separator or scheme not in REDIS:
-        return FilePointer(Path(place))
-    try:
-        from router_service.store.redis import RedisPointer  # noqa: PLC0415 - an extra
-    except MissingExtraError as exc:
-        raise PublicationError(f"{scheme}://", exc.problem) from exc
-    return RedisPointer(place)
-
-
-class FilePointer:
-    """Pointer in a file beside the releases."""
-
-    is_beside_releases = True
+class Pointer:
+    """Pointer to the releases in a directory. An operation that fails raises PublicationError."""
 
     def __init__(self, directory: Path) -> None:
         """Use a directory, which is created with its first release."""

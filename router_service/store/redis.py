@@ -1,10 +1,10 @@
-"""Records, shared state, limits and the pointer in Redis, for gateways with several replicas.
+"""Records, shared state and limits in Redis, for gateways with several replicas.
 
 This is the only file that imports the Redis client. `store.opening` imports it when it is used.
 
-Shared state has three keys: a sorted set of deployments by the end of their cool-downs, the
-pointer to the published releases, which a publisher writes, and a hash of rejected releases. The
-ends of cool-downs are measured by Redis' clock, so that the replicas' clocks do not matter.
+Shared state has two keys: a sorted set of deployments by the end of their cool-downs, and a hash of
+rejected releases. The ends of cool-downs are measured by Redis' clock, so that the replicas' clocks
+do not matter.
 
 Replicas of two versions may share the keys, so unknown content is ignored. A gateway reads only
 members that it knows by name, and limited parts of values, so that other content under these keys
@@ -18,17 +18,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from router_service.core.addresses import check_redis_address
-from router_service.core.errors import (
-    ConfigError,
-    MissingExtraError,
-    PublicationError,
-    StoreError,
-)
-from router_service.core.releases import MAX_POINTER_BYTES, Publication, PublicationUpdate
+from router_service.core.errors import ConfigError, MissingExtraError, StoreError
 from router_service.store.store import (
     MAX_USE_US,
     SETTING,
@@ -36,17 +29,15 @@ from router_service.store.store import (
     CoolDown,
     Correction,
     LimitDemand,
-    Snapshot,
     Store,
     StoreLimits,
 )
 
 try:
-    import redis
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import RedisError, ResponseError, WatchError
+    from redis.exceptions import RedisError, ResponseError
 except ModuleNotFoundError as exc:
     raise MissingExtraError("the configuration", SETTING, "redis") from exc
 
@@ -57,10 +48,8 @@ that is longer than this."""
 SOCKET_TIMEOUT_S = 0.2
 """Longest wait for Redis, which usually answers within 2 ms. A longer wait counts as an outage."""
 
-POINTER_TIMEOUT_S = 5.0
 """Longest wait of a publisher for Redis."""
 
-POINTER_KEY = "switchcraft:publication"
 """The pointer's key. It never expires."""
 
 COOL_DOWNS_KEY = "switchcraft:cool-downs"
@@ -190,26 +179,22 @@ class RedisStore(Store):
             text = await self._redis.getrange(_key(kind, record_id), 0, MAX_RECORD_BYTES)
         return text if isinstance(text, bytes) and text else None
 
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return the pointer and the cool-downs of these deployments, in one round trip."""
+    async def cool_downs(self, deployment_ids: Collection[str]) -> Mapping[str, CoolDown]:
+        """Return the cool-downs of these deployments, in one round trip."""
         names = list(deployment_ids)
         with _translate_errors("read the shared state"):
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.time()
-            pipeline.getrange(POINTER_KEY, 0, MAX_POINTER_BYTES)
             for name in names:
                 pipeline.zscore(COOL_DOWNS_KEY, name)
-            now, publication, *ends = await pipeline.execute()
+            now, *ends = await pipeline.execute()
         now_s = _to_seconds(now)
         known = ((name, end_s) for name, end_s in zip(names, ends, strict=True) if end_s)
-        return Snapshot(
-            cool_downs={
-                name: CoolDown(end_s, end_s - now_s)
-                for name, end_s in known
-                if end_s > now_s and math.isfinite(end_s)
-            },
-            publication=publication or None,
-        )
+        return {
+            name: CoolDown(end_s, end_s - now_s)
+            for name, end_s in known
+            if end_s > now_s and math.isfinite(end_s)
+        }
 
     async def is_rejected(self, release_key: str) -> bool:
         """Return whether a replica has rejected a release."""
@@ -307,60 +292,6 @@ class _Taking(NamedTuple):
     holder: str
     demands: Sequence[LimitDemand]
     used: asyncio.Future[Sequence[int]]
-
-
-class RedisPointer:
-    """Pointer in a Redis key, for publishers; gateways read it with the shared state."""
-
-    is_beside_releases = False
-
-    def __init__(self, url: str) -> None:
-        """Connect on first use; raises PublicationError if the address is invalid."""
-        # A password may contain any character that separates the parts of an address, so the
-        # address is cut at the last "@".
-        scheme, _, rest = url.partition("://")
-        self.name = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
-        try:
-            check_redis_address(url)
-        except ValueError as exc:
-            raise PublicationError(self.name, str(exc)) from None
-        try:
-            self._redis = redis.Redis.from_url(
-                url, socket_timeout=POINTER_TIMEOUT_S, socket_connect_timeout=POINTER_TIMEOUT_S
-            )
-        except ValueError:
-            # Without `from exc`, because urllib's message quotes what it takes for the port.
-            # That is the password if the password contains a slash.
-            problem = "is not a valid Redis address; check the host and the port"
-            raise PublicationError(self.name, problem) from None
-
-    def read(self) -> Publication | None:
-        """Return the publication in the key."""
-        with self._raising_unavailable():
-            return self._parse(self._redis.get(POINTER_KEY))
-
-    def move(self, update: PublicationUpdate) -> Publication:
-        """Replace the key's value; call `update` again if another publisher was faster."""
-        with self._raising_unavailable(), self._redis.pipeline() as pipeline:
-            while True:
-                pipeline.watch(POINTER_KEY)
-                publication = update(self._parse(pipeline.get(POINTER_KEY)))
-                pipeline.multi()
-                pipeline.set(POINTER_KEY, publication.to_json())
-                with suppress(WatchError):
-                    pipeline.execute()
-                    return publication
-
-    def _parse(self, text: object) -> Publication | None:
-        return Publication.parse(text, self.name) if isinstance(text, bytes) else None
-
-    @contextmanager
-    def _raising_unavailable(self) -> Iterator[None]:
-        try:
-            yield
-        except (RedisError, OSError) as exc:
-            problem = f"is not reachable ({type(exc).__name__}); check the address and the server"
-            raise PublicationError(self.name, problem) from exc
 
 
 def _connect(url: str) -> Redis:

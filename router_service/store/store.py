@@ -42,17 +42,6 @@ class CoolDown:
     """Seconds until it ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The part of the shared state that a gateway has asked for, at one moment."""
-
-    cool_downs: Mapping[str, CoolDown] = field(default_factory=dict)
-    """Cool-downs that have not ended, by deployment."""
-    publication: bytes | None = None
-    """The pointer's text (see `core.releases`), cut one byte after `MAX_POINTER_BYTES`, or None if
-    nothing is published."""
-
-
 MINUTE_US = 60_000_000
 """What a rate may be used at once: all that it allows in a minute."""
 
@@ -122,8 +111,8 @@ class Store(ABC):
         """Return a record, or None if it is unknown or has expired."""
 
     @abstractmethod
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return the pointer and the cool-downs of these deployments, in one round trip."""
+    async def cool_downs(self, deployment_ids: Collection[str]) -> Mapping[str, CoolDown]:
+        """Return the cool-downs of these deployments that have not ended, in one round trip."""
 
     @abstractmethod
     async def is_rejected(self, release_key: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router_service.core.releases import Release
-from router_service.store.pointers import POINTER_FILE, open_pointer
+from router_service.store.pointers import POINTER_FILE, Pointer
 from switchcraft_training.cli import main
 from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.drills.processes import GatewayProcess, Load, gateway, write_config
@@ -30,7 +30,7 @@ def publish(artifact: Path, place: object, *options: object) -> None:
 
 def move(place: Path, release: Release) -> None:
     """Move only the pointer, as on a volume where the release's files arrive later."""
-    open_pointer(str(place)).move(lambda published: put_stable(published, release))
+    Pointer(place).move(lambda published: put_stable(published, release))
 
 
 def cut(path: Path) -> None:
@@ -61,7 +61,7 @@ def test_damaged_publication_is_refused_and_the_old_artifact_serves(
     config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
     with gateway(config, tmp_path) as served, Load((served.url,)) as load:
         for taken, (damage, file) in enumerate(DAMAGES, start=1):
-            release = make_release(artifacts["two"], place, is_beside_pointer=True)
+            release = make_release(artifacts["two"], place)
             damage(release.directory(place) / file)
             _is_refused(served, partial(move, place, release))
             publish(artifacts["one"], place)

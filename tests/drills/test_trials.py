@@ -35,12 +35,12 @@ def test_expensive_canary_is_rolled_back_on_all_gateways(
     tmp_path: Path, upstream: Sandbox, cheap: Path, dear: Path, redis_server: RedisServer
 ) -> None:
     """One gateway sees the canary's cost; both return to the stable release and stay there."""
-    where = ["--to", redis_server.url, "--store", str(tmp_path / "store")]
+    where = ["--to", str(tmp_path / "releases")]
     assert main(["publish", str(cheap), *where]) == 0
     config = write_config(
         tmp_path / "config.yaml",
         upstream.base_url,
-        router={"publication": "redis"},
+        router={"publication": str(tmp_path / "releases")},
         server={"redis_url": redis_server.url},
     )
     canary = ["--as", "canary", "--share", "0.5", "--min-requests", "20"]

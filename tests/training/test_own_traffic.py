@@ -12,7 +12,7 @@ import yaml
 
 from router_service.artifact import SHIPPED
 from router_service.router import Router
-from router_service.store.pointers import open_pointer
+from router_service.store.pointers import Pointer
 from switchcraft_training.cli import main
 from tests.training.conftest import CITIES
 from tests.training.decisions.cases import (
@@ -70,7 +70,7 @@ def test_log_trains_the_next_artifact(
     with caplog.at_level(logging.INFO), pytest.raises(SystemExit) as ended:
         runpy.run_path(str(JOB), run_name="__main__")
     assert ended.value.code == 0
-    publication = open_pointer(str(published)).read()
+    publication = Pointer(published).read()
     assert publication is not None
     assert publication.canary is not None
     assert publication.canary.release.name == "made-up"

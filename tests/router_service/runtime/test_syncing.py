@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,31 +14,27 @@ from router_service.core.releases import Canary, Publication, Release
 from router_service.runtime.syncing import READ_TIMEOUT_S, Syncer
 from router_service.store.pointers import POINTER_FILE
 from router_service.store.records import FIRST_PAUSE_S
-from router_service.store.store import Snapshot
+from router_service.store.store import CoolDown
 from router_service.telemetry.metrics import Metrics
 from tests.clock import Clock
 from tests.stores import RemoteStore
 
-RELEASE = Release(
-    name="two", path="/releases/two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
-)
+RELEASE = Release(name="two", path="two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z")
 PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEASE))
 
 
 class Unreliable(RemoteStore):
-    """A store that has a pointer, and may fail to read rejections."""
+    """A store that may fail to read rejections."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.loses_rejections = False
         self.known: frozenset[str] = frozenset()
-        self.pointer: bytes | None = None
 
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return the state with the pointer."""
+    async def cool_downs(self, deployment_ids: Collection[str]) -> Mapping[str, CoolDown]:
+        """Return the cool-downs."""
         self.known = frozenset(deployment_ids)
-        snapshot: Snapshot = await super().read(deployment_ids)
-        return replace(snapshot, publication=self.pointer)
+        return await super().cool_downs(deployment_ids)
 
     def forget(self) -> None:
         """Delete everything, as an operator may delete Redis keys."""
@@ -120,27 +115,28 @@ def test_cool_down_is_adopted_once_and_ends_with_entry() -> None:
     run(check)
 
 
-def test_only_the_canarys_rejection_is_read() -> None:
+def test_only_the_canarys_rejection_is_read(tmp_path: Path) -> None:
     """It is read before the pointer is followed; if the read fails, the pointer is ignored."""
 
     async def check(gateway: Gateway) -> None:
-        gateway.state.pointer = PUBLICATION.to_json()
+        pointer = PUBLICATION.to_json()
+        (tmp_path / POINTER_FILE).write_bytes(pointer)
         await gateway.state.reject("another", "why")
         await gateway.syncer.sync()
-        assert gateway.last() == (gateway.state.pointer, frozenset())
+        assert gateway.last() == (pointer, frozenset())
         await gateway.state.reject(RELEASE.key, "why")
         await gateway.syncer.sync()
-        assert gateway.last() == (gateway.state.pointer, frozenset({RELEASE.key}))
+        assert gateway.last() == (pointer, frozenset({RELEASE.key}))
         gateway.state.loses_rejections = True
         await gateway.syncer.sync()
         assert gateway.last() == (None, frozenset({RELEASE.key}))
         assert gateway.up == 0
-        gateway.state.pointer = b"\xff" * 1000  # the follower reports that it cannot be read
+        (tmp_path / POINTER_FILE).write_bytes(b"\xff")  # the follower reports that it is unreadable
         gateway.clock.now_s += FIRST_PAUSE_S
         await gateway.syncer.sync()
-        assert gateway.last()[0] == gateway.state.pointer
+        assert gateway.last()[0] == b"\xff"
 
-    run(check)
+    run(check, tmp_path)
 
 
 def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -90,6 +90,10 @@ SECTIONS = [
     ),
     ("router: {device: tpu}", "router.device: must be 'cpu' or 'cuda'"),
     (
+        "router: {publication: redis}",
+        "router.publication: must be a directory that all replicas mount; Redis is not supported",
+    ),
+    (
         "router: {forward_headers: [Cookie]}",
         "router.forward_headers: the header 'cookie' is never forwarded; remove it",
     ),

@@ -11,7 +11,7 @@ import redis
 
 from router_service.store.opening import open_store
 from router_service.store.parent_process import serve_workers
-from router_service.store.redis import COOL_DOWNS_KEY, POINTER_KEY, REJECTIONS_KEY
+from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY
 from router_service.store.store import Store, StoreLimits
 from tests.stores import LIMITS
 
@@ -24,9 +24,9 @@ Run = Callable[..., None]
 def server(redis_url: str) -> Iterator[redis.Redis]:
     """Yield a client of a Redis server without shared state, and leave none behind."""
     with redis.Redis.from_url(redis_url) as client:
-        client.delete(COOL_DOWNS_KEY, REJECTIONS_KEY, POINTER_KEY)
+        client.delete(COOL_DOWNS_KEY, REJECTIONS_KEY)
         yield client
-        client.delete(COOL_DOWNS_KEY, REJECTIONS_KEY, POINTER_KEY)
+        client.delete(COOL_DOWNS_KEY, REJECTIONS_KEY)
 
 
 @pytest.fixture(params=["memory", "workers", "redis"])

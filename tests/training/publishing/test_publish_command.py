@@ -6,10 +6,10 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
-import redis
 
 from router_service.artifact import (
     MANIFEST,
@@ -19,10 +19,9 @@ from router_service.artifact import (
     save_manifest,
     sha256,
 )
-from router_service.core.releases import Publication, Release
+from router_service.core.releases import Publication
 from router_service.router import Router
-from router_service.store.pointers import POINTER_FILE, open_pointer
-from router_service.store.redis import POINTER_KEY
+from router_service.store.pointers import POINTER_FILE, Pointer
 from switchcraft_training.cli import main
 from switchcraft_training.publishing.releases import make_release, put_stable
 from tests.publishing import flip, make_artifact
@@ -56,23 +55,6 @@ def test_publish_to_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert release.name == f"{SHIPPED.name}-{pointer.stable.manifest_sha256[:12]}"
     assert pointer.stable.label in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [release.name]
-
-
-def test_publish_to_redis(
-    redis_url: str, tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With Redis, the pointer is a key, and the release an absolute path in the store."""
-    with redis.Redis.from_url(redis_url) as server:
-        server.delete(POINTER_KEY)
-        assert publish(other, "--to", redis_url, "--store", tmp_path) == 0
-        text = server.get(POINTER_KEY)
-        assert isinstance(text, bytes)
-        pointer = Publication.parse(text, "test")
-        assert pointer.stable.directory(None).parent == tmp_path
-        assert publish(other, "--to", redis_url) == 1
-        assert "--store" in capsys.readouterr().err
-        assert server.ttl(POINTER_KEY) == -1
-        server.delete(POINTER_KEY)
 
 
 def test_canary_can_be_added_withdrawn_and_promoted(
@@ -163,24 +145,12 @@ def test_existing_release_is_never_overwritten(
     assert "tokenizer.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["directory", "redis"])
-def test_concurrent_publishers_do_not_overwrite_each_other(
-    kind: str, tmp_path: Path, redis_url: str
-) -> None:
+def test_concurrent_publishers_do_not_overwrite_each_other(tmp_path: Path) -> None:
     """After twenty concurrent moves, the serial number has grown by twenty."""
-    release = make_release(SHIPPED, tmp_path, is_beside_pointer=False)
-    place = str(tmp_path) if kind == "directory" else redis_url
-    with redis.Redis.from_url(redis_url) as server, ThreadPoolExecutor(8) as pool:
-        server.delete(POINTER_KEY)
-        list(pool.map(lambda _: _move(place, release), range(20)))
-        last = open_pointer(place).read()
-        assert last is not None
-        assert last.serial == 20
-        server.delete(POINTER_KEY)
-
-
-def _move(place: str, release: Release) -> None:
-    open_pointer(place).move(lambda published: put_stable(published, release))
+    change = partial(put_stable, release=make_release(SHIPPED, tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: Pointer(tmp_path).move(change), range(20)))
+    assert published(tmp_path).serial == 20
 
 
 def _replace(path: Path, content: bytes) -> None:

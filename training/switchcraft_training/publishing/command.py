@@ -22,8 +22,7 @@ def publish(
     artifact: Path | None = None,
     /,
     *,
-    to: Annotated[str, Parameter(metavar="DIR|redis://...")],
-    store: Path | None = None,
+    to: Annotated[Path, Parameter(metavar="DIR")],
     role: Annotated[Literal["stable", "canary"], Parameter("--as", group=_one_action)] = "stable",
     withdraw: Annotated[Literal["canary"] | None, Parameter(group=_one_action)] = None,
     promote: Annotated[bool, Parameter(group=_one_action)] = False,
@@ -49,9 +48,7 @@ def publish(
 
     Args:
         artifact: the artifact's directory
-        to: where gateways look for releases: a directory, or the Redis that they share
-        store: with Redis: the directory for releases, on a volume that every gateway mounts at the
-            same path
+        to: where gateways look for releases: a directory that all of them mount
         role: stable: serves traffic; canary: serves a share of the conversations
         withdraw: remove the canary release
         promote: make the canary the stable release
@@ -61,11 +58,11 @@ def publish(
         max_cost_ratio: mean cost of a request relative to the stable release's
         min_requests: number of requests before the limits apply
     """
-    # Imported here because other commands need neither backends of stores nor the model runtime.
-    from router_service.store.pointers import open_pointer
+    # Imported here because other commands do not need the model runtime.
+    from router_service.store.pointers import Pointer
     from switchcraft_training.publishing import releases
 
-    pointer = open_pointer(to)
+    pointer = Pointer(to)
     if list_:
         published = pointer.read()
     elif withdraw:
@@ -78,13 +75,7 @@ def publish(
             raise PublicationError(pointer.name, problem)
         if artifact is None:
             raise PublicationError("publish", "no artifact is given; pass the artifact's directory")
-        folder = Path(to) if pointer.is_beside_releases else store
-        if folder is None:
-            problem = "Redis cannot hold a release's files; give a directory for them with --store"
-            raise PublicationError(pointer.name, problem)
-        release = releases.make_release(
-            artifact, folder, is_beside_pointer=pointer.is_beside_releases
-        )
+        release = releases.make_release(artifact, to)
         if role == "canary":
             try:
                 canary = Canary(

@@ -21,20 +21,19 @@ from router_service.store.pointers import flush_to_disk, unwritable
 _NOT_ALLOWED_IN_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Release:
-    """Return a release of an artifact, after copying the artifact to `store` if it is not there.
+def make_release(artifact: Path, directory: Path) -> Release:
+    """Return a release of an artifact, after copying the artifact to a pointer's directory.
 
     The copy's folder is named after the artifact and the hash of its manifest. It gets this name
-    only after its hashes and canary requests have been verified. The release's path is relative if
-    the pointer is in the store, and absolute otherwise. Raises ArtifactError if the artifact is
-    invalid, and PublicationError if the store cannot be written.
+    only after its hashes and canary requests have been verified. Raises ArtifactError if the
+    artifact is invalid, and PublicationError if the directory cannot be written.
     """
     manifest = Artifact.load(artifact).manifest
     digest = sha256(artifact / MANIFEST)
     folder = f"{_NOT_ALLOWED_IN_FOLDER_NAME.sub('-', manifest.name)}-{digest[:12]}"
-    target = store.resolve() / folder
+    target = directory.resolve() / folder
     try:
-        store.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             partial = Path(tempfile.mkdtemp(prefix=f".{folder}-", dir=target.parent))
             try:
@@ -49,14 +48,14 @@ def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Rel
                 shutil.rmtree(partial, ignore_errors=True)
             flush_to_disk(target.parent)
     except OSError as exc:
-        raise unwritable(str(store), exc) from exc
+        raise unwritable(str(directory), exc) from exc
     Router.load(target)
     if sha256(target / MANIFEST) != digest:
         problem = "contains another artifact than its name says; remove it, and publish again"
         raise PublicationError(str(target), problem)
     return Release(
         name=manifest.name,
-        path=folder if is_beside_pointer else str(target),
+        path=folder,
         manifest_sha256=digest,
         created=datetime.now(UTC).isoformat(timespec="microseconds"),
     )
