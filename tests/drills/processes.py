@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,11 +124,16 @@ def gateway(
     port: int | None = None,
     environment: Mapping[str, str] = os.environ,
     cwd: Path = ROOT,
+    prefix: Sequence[str] = (),
 ) -> Iterator[GatewayProcess]:
-    """Run `switchcraft serve` until the block ends; log to `folder`, use `key` as admin key."""
+    """Run `switchcraft serve` until the block ends; log to `folder`, use `key` as admin key.
+
+    `prefix` is a command that runs the command which follows it.
+    """
     port = port or free_port()
     log = folder / "gateway.log" if config is None else folder / f"gateway-{port}.log"
-    command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port), *options]
+    command = [*prefix, sys.executable, "-m", "router_service.cli", "serve"]
+    command += ["--port", str(port), *options]
     if config is not None:
         command += ["--config", str(config)]
     url = f"http://127.0.0.1:{port}"

@@ -6,7 +6,6 @@ Each input is the bytes of one connection.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import re
@@ -26,13 +25,11 @@ from router_service.http.protocol import (
     protocol_with_limits,
 )
 from tests.attacks import CHUNK_SIZES, LENGTHS, PATHS
-from tests.fuzz.mutation import of_lines
+from tests.fuzz.changes import change_lines
 from tests.fuzz.target import (
     FakeTransport,
-    Target,
-    expect,
-    fail,
     randomness,
+    read_by_h11,
     splits,
     virtual_loop,
 )
@@ -118,21 +115,21 @@ class Recorder:
 def _check_scope(scope: Scope) -> None:
     """Check properties that an app relies on."""
     for name, value in scope["headers"]:
-        expect(_TOKEN.fullmatch(name), f"the app got a header named {name!r}")
-        expect(not _FORBIDDEN.search(value), f"the app got the header value {value!r}")
+        assert _TOKEN.fullmatch(name), f"the app got a header named {name!r}"
+        assert not _FORBIDDEN.search(value), f"the app got the header value {value!r}"
     size = sum(len(name) + len(value) for name, value in scope["headers"])
-    expect(size <= LIMITS.max_header_bytes, f"the app got {size} bytes of headers")
-    expect(not _FORBIDDEN.search(scope["raw_path"]), f"the app got path {scope['raw_path']!r}")
+    assert size <= LIMITS.max_header_bytes, f"the app got {size} bytes of headers"
+    assert not _FORBIDDEN.search(scope["raw_path"]), f"the app got path {scope['raw_path']!r}"
     path = unquote(scope["raw_path"].decode("ascii"))
-    expect(scope["path"] == path, f"{scope['path']!r} is not {scope['raw_path']!r} decoded")
+    assert scope["path"] == path, f"{scope['path']!r} is not {scope['raw_path']!r} decoded"
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     codings = [value for name, value in scope["headers"] if name == b"transfer-encoding"]
-    expect(len(lengths) <= 1, f"the app got several lengths: {lengths}")
-    expect(not (lengths and codings), f"the app got {lengths} and {codings}")
-    expect([v.lower() for v in codings] in ([], [b"chunked"]), f"the app got {codings}")
+    assert len(lengths) <= 1, f"the app got several lengths: {lengths}"
+    assert not (lengths and codings), f"the app got {lengths} and {codings}"
+    assert [v.lower() for v in codings] in ([], [b"chunked"]), f"the app got {codings}"
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    expect(len(hosts) <= 1, f"the app got several hosts: {hosts}")
-    expect(scope["http_version"] in {"1.0", "1.1"}, f"the app got HTTP/{scope['http_version']}")
+    assert len(hosts) <= 1, f"the app got several hosts: {hosts}"
+    assert scope["http_version"] in {"1.0", "1.1"}, f"the app got HTTP/{scope['http_version']}"
 
 
 class ClientTransport(FakeTransport):
@@ -174,51 +171,41 @@ class Seen:
         return [request for request in self.requests if request.is_complete]
 
 
-async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) -> Seen:
-    """Send the parts; with `is_pumped`, the app runs between them, as on a slow link."""
+async def _connect(
+    parts: Sequence[bytes],
+    app: Recorder,
+    *,
+    is_pumped: bool = False,
+    slow: random.Random | None = None,
+) -> Seen:
+    """Send the parts; with `is_pumped`, the app runs between them, as on a slow link.
+
+    A slow client makes pauses, sometimes reads no answers, and waits until it is disconnected.
+    """
     loop, state = virtual_loop(), ServerState()
     _CONFIG.loaded_app = app
     protocol, transport = PROTOCOL(_CONFIG, state, {}), ClientTransport()
+    transport.protocol = protocol
+    transport.is_unread = slow is not None and slow.random() < 0.3
     protocol.connection_made(transport)
     for part in parts:
-        if is_pumped:
-            await loop.settle()
-        if not transport.is_reading():
+        if slow:
+            await asyncio.sleep(slow.choice((0, 0, 1, LIMITS.header_timeout_s / 2)))
+        elif is_pumped or not transport.is_reading():
             await loop.settle()
         if not transport.is_reading():
             break
         protocol.data_received(part)
     await loop.settle()
-    await _leave(protocol, transport)
-    expect(not state.tasks, f"requests outlive their connection: {state.tasks}")
-    expect(not app.errors, f"the app failed: {app.errors}")
-    return Seen(app.requests, bytes(transport.written))
-
-
-async def _leave(protocol: BoundedProtocol, transport: ClientTransport) -> None:
+    if slow:
+        await asyncio.sleep(MAX_IDLE_S)
+        assert transport.is_closing(), f"the connection is still open after {MAX_IDLE_S:g} s"
     protocol.eof_received()
     transport.close()
     protocol.connection_lost(None)
-    await virtual_loop().settle()
-
-
-async def _connect_slowly(parts: Sequence[bytes], app: Recorder, rng: random.Random) -> Seen:
-    """Send the parts with pauses, sometimes without reading the answers, and wait for the end."""
-    loop, state = virtual_loop(), ServerState()
-    _CONFIG.loaded_app = app
-    protocol, transport = PROTOCOL(_CONFIG, state, {}), ClientTransport()
-    transport.is_unread, transport.protocol = rng.random() < 0.3, protocol
-    protocol.connection_made(transport)
-    for part in parts:
-        await asyncio.sleep(rng.choice((0, 0, 1, LIMITS.header_timeout_s / 2)))
-        if transport.is_reading():
-            protocol.data_received(part)
-    await asyncio.sleep(MAX_IDLE_S)
-    was_closed = transport.is_closing()
-    await _leave(protocol, transport)
-    expect(was_closed, f"the connection is still open after {MAX_IDLE_S:g} s")
-    expect(not state.tasks, f"requests outlive their connection: {state.tasks}")
     await loop.settle()
+    assert not state.tasks, f"requests outlive their connection: {state.tasks}"
+    assert not app.errors, f"the app failed: {app.errors}"
     return Seen(app.requests, bytes(transport.written))
 
 
@@ -244,7 +231,7 @@ def check(data: bytes) -> None:
     for parts in splits(data, rng):
         hasty = loop.finish(_connect(parts, Recorder(is_hasty=True), is_pumped=True))
         _compare_heads(hasty, longest)
-        slow = loop.finish(_connect_slowly(parts, Recorder(), rng))
+        slow = loop.finish(_connect(parts, Recorder(), slow=rng))
         _compare_heads(slow, longest)
     longest = max(seen, key=lambda one: len(one.complete))
     _compare_with_h11(data, longest)
@@ -254,18 +241,19 @@ def _compare(one: Seen, other: Seen) -> None:
     """Check that a request is equal in two splits of the bytes, if both have it."""
     for index, (left, right) in enumerate(zip(one.requests, other.requests, strict=False)):
         if not left.agrees_with(right):
-            fail(f"request {index} depends on how it is cut: {left} or {right}")
+            raise AssertionError(f"request {index} depends on how it is cut: {left} or {right}")
     refusals = [[status for status in seen.statuses if status >= 400] for seen in (one, other)]
     if not any(refusals) and len(one.complete) != len(other.complete):
-        fail(f"{len(one.complete)} or {len(other.complete)} requests, depending on the cuts")
+        raise AssertionError(
+            f"{len(one.complete)} or {len(other.complete)} requests, depending on the cuts"
+        )
 
 
 def _compare_heads(other: Seen, seen: Seen) -> None:
     """Check that no part of a body becomes a request if app or client act at other times."""
     heads = [[request.head for request in one.requests] for one in (other, seen)]
-    expect(
-        heads[0] == heads[1][: len(heads[0])],
-        f"an app that answers at once, or a slow client, has {heads[0]}, others {heads[1]}",
+    assert heads[0] == heads[1][: len(heads[0])], (
+        f"an app that answers at once, or a slow client, has {heads[0]}, others {heads[1]}"
     )
 
 
@@ -275,11 +263,12 @@ def _statuses(seen: Seen) -> Iterator[int]:
     while rest:
         head, found, rest = rest.partition(b"\r\n\r\n")
         lines = head.split(b"\r\n")
-        expect(found and lines[0].startswith(b"HTTP/1.1 "), f"not an answer: {head!r}")
+        is_answer = found and lines[0].startswith(b"HTTP/1.1 ")
+        assert is_answer, f"not an answer: {head!r}"
         status = int(lines[0].split()[1])
         if status == 100:
             continue
-        expect(status != 500, "the gateway failed")
+        assert status != 500, "the gateway failed"
         yield status
         headers = dict(line.lower().split(b": ", 1) for line in lines[1:])
         is_head = status == 200 and seen.complete[answered].method == b"HEAD"
@@ -287,19 +276,25 @@ def _statuses(seen: Seen) -> Iterator[int]:
         if status == 200:
             answered += 1
         else:
-            expect(not rest, f"something follows the refusal: {rest!r}")
-    expect(answered == len(seen.complete), f"{answered} answers to {len(seen.complete)} requests")
+            assert not rest, f"something follows the refusal: {rest!r}"
+    assert answered == len(seen.complete), f"{answered} answers to {len(seen.complete)} requests"
 
 
 def _compare_with_h11(data: bytes, seen: Seen) -> None:
     """Check that h11 and the gateway understand the same, if both accept a request."""
-    theirs, problem = read_by_h11(data)
+    messages, problem = read_by_h11(h11.SERVER, data)
+    theirs = [
+        Request(head.method, head.target, [*head.headers], message.body, is_complete=True)
+        for message in messages
+        if message.is_complete and isinstance(head := message.head, h11.Request)
+    ]
     for index, (ours, other) in enumerate(zip(seen.complete, theirs, strict=False)):
-        if _message(ours) != _message(other):
-            fail(f"request {index} is {ours}, and for h11 {other}")
+        assert _message(ours) == _message(other), f"request {index} is {ours}, and for h11 {other}"
     is_explained = any(re.match(pattern, problem) for pattern in EXPLAINED)
     if len(seen.complete) > len(theirs) and not is_explained:
-        fail(f"h11 refuses what the gateway serves, {seen.complete[len(theirs)]}: {problem}")
+        raise AssertionError(
+            f"h11 refuses what the gateway serves, {seen.complete[len(theirs)]}: {problem}"
+        )
 
 
 def _message(request: Request) -> tuple[object, ...]:
@@ -326,36 +321,6 @@ EXPLAINED = {
 """Reason why the gateway accepts a request that h11 refuses, by the start of h11's error."""
 
 
-def read_by_h11(data: bytes) -> tuple[list[Request], str]:
-    """Return the complete requests that h11 reads, and the reason why it stops."""
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=10**6)
-    requests: list[Request] = []
-    connection.receive_data(data)
-    with contextlib.suppress(StopIteration):
-        while True:
-            try:
-                event = connection.next_event()
-            except h11.RemoteProtocolError as exc:
-                return [r for r in requests if r.is_complete], str(exc)
-            if event is h11.NEED_DATA:
-                return [r for r in requests if r.is_complete], "incomplete"
-            if isinstance(event, h11.Request):
-                headers = [(name, value) for name, value in event.headers]
-                requests.append(Request(event.method, event.target, headers))
-            elif isinstance(event, h11.Data):
-                requests[-1].body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                requests[-1].is_complete = True
-                connection.send(h11.Response(status_code=404, headers=[("content-length", "0")]))
-                connection.send(h11.EndOfMessage())
-                if connection.our_state is h11.MUST_CLOSE:
-                    break
-                connection.start_next_cycle()
-            else:
-                break
-    return [r for r in requests if r.is_complete], "closed"
-
-
 TOKENS = (
     *(b"GET / HTTP/1.1\r\n", b"POST /v1/chat/completions HTTP/1.1\r\n", b"HEAD "),
     *(b"CONNECT a:1 HTTP/1.1\r\n", b"OPTIONS * HTTP/1.1\r\n"),
@@ -370,16 +335,16 @@ TOKENS = (
 )
 
 
-TARGET = Target(
-    name="client_http",
-    check=check,
-    mutate=of_lines(TOKENS),
-    attacks=(
-        *(b"POST / HTTP/1.1\r\ncontent-length: %b\r\n\r\nhello" % x for x in LENGTHS.values()),
-        *(
-            b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n%b\r\nhello\r\n0\r\n\r\n" % size
-            for size in CHUNK_SIZES.values()
-        ),
-        *(b"GET %b HTTP/1.1\r\n\r\n" % path for path in PATHS),
+ATTACKS = (
+    *(b"POST / HTTP/1.1\r\ncontent-length: %b\r\n\r\nhello" % x for x in LENGTHS.values()),
+    *(
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n%b\r\nhello\r\n0\r\n\r\n" % size
+        for size in CHUNK_SIZES.values()
     ),
+    *(b"GET %b HTTP/1.1\r\n\r\n" % path for path in PATHS),
 )
+
+
+def change(data: bytes, rng: random.Random) -> bytes:
+    """Change an input's lines."""
+    return change_lines(data, TOKENS, rng)

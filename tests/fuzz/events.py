@@ -19,8 +19,8 @@ from router_service.upstream.connection import ConnectionFault, HttpResponse
 from router_service.upstream.streams import MAX_EVENT_BYTES, EventReader
 from tests.apis import UpstreamApi
 from tests.attacks import OUTSIDE_JSON, REPEATED_KEYS
-from tests.fuzz.mutation import change_json, of_lines
-from tests.fuzz.target import Target, expect, randomness, splits, virtual_loop
+from tests.fuzz.changes import change_json, change_lines
+from tests.fuzz.target import randomness, splits, virtual_loop
 
 LONG_BYTES = MAX_EVENT_BYTES + 70_000
 
@@ -91,8 +91,8 @@ def read_stream(
 async def _relay(stream: Stream) -> Relayed:
     reader, relayed = await read_events(stream)
     # Later events and errors are computed from `last_number` and the tokens, which are numbers.
-    expect(isinstance(reader.last_number, int), f"the last number is {reader.last_number!r}")
-    expect(reader.written_tokens >= 0, f"{reader.written_tokens} tokens were written")
+    assert isinstance(reader.last_number, int), f"the last number is {reader.last_number!r}"
+    assert reader.written_tokens >= 0, f"{reader.written_tokens} tokens were written"
     relayed.is_within_event = reader.is_within_event
     relayed.notes = (
         reader.usage,
@@ -123,23 +123,23 @@ def check(data: bytes) -> None:
         first = first or relayed
         # Blank lines before an event that is not relayed may or may not be relayed.
         seen = [(one.data.rstrip(b"\r\n"), one.error, one.notes) for one in (first, relayed)]
-        expect(seen[0] == seen[1], f"the stream depends on how it is cut: {first} or {relayed}")
+        assert seen[0] == seen[1], f"the stream depends on how it is cut: {first} or {relayed}"
     if rng.randrange(64) == 0:
         check_long(data)
 
 
 def _check_relayed(relayed: Relayed, sent: bytes) -> None:
-    expect(sent.startswith(relayed.data), f"{sent!r} was relayed as {relayed.data!r}")
+    assert sent.startswith(relayed.data), f"{sent!r} was relayed as {relayed.data!r}"
     if not relayed.error:
-        expect(relayed.data == sent, f"only {relayed.data!r} of {sent!r} was relayed")
+        assert relayed.data == sent, f"only {relayed.data!r} of {sent!r} was relayed"
     elif not relayed.is_within_event:
         message = f"an error follows half an event: {relayed.data!r}"
-        expect(is_between_events(relayed.data), message)
+        assert is_between_events(relayed.data), message
     if len(sent) < MAX_EVENT_BYTES:
         end = b""
         for part in relayed.parts[:-1]:
             end = (end + part)[-4:]
-            expect(is_between_events(end), f"events are cut: {relayed.parts}")
+            assert is_between_events(end), f"events are cut: {relayed.parts}"
 
 
 def is_between_events(data: bytes) -> bool:
@@ -176,25 +176,19 @@ TOKENS = (
     *(b'"sequence_number":', b'"id":', b'"model":', b'"delta":', b'"content":', b"[[[[", b"null"),
 )
 
-_BY_LINES = of_lines(TOKENS)
 _DATA = re.compile(rb"data: (\{[^\r\n]*\})")
 
+ATTACKS = tuple(
+    b'\1data: {"choices":[{"index":0,"delta":{"content":%b}}]}\n\ndata: [DONE]\n\n' % value
+    for value in (*OUTSIDE_JSON.values(), *REPEATED_KEYS.values())
+    if len(value) < 5000  # each split of the stream is read, also byte by byte
+)
 
-def _mutate(data: bytes, rng: random.Random) -> bytes:
+
+def change(data: bytes, rng: random.Random) -> bytes:
+    """Change a stream's lines, or the JSON of one of its events."""
     events = list(_DATA.finditer(data))
     if not events or rng.random() < 0.5:
-        return _BY_LINES(data, rng)
+        return change_lines(data, TOKENS, rng)
     event = rng.choice(events)
     return data[: event.start(1)] + change_json(event[1], rng) + data[event.end(1) :]
-
-
-TARGET = Target(
-    name="events",
-    check=check,
-    mutate=_mutate,
-    attacks=tuple(
-        b'\1data: {"choices":[{"index":0,"delta":{"content":%b}}]}\n\ndata: [DONE]\n\n' % value
-        for value in (*OUTSIDE_JSON.values(), *REPEATED_KEYS.values())
-        if len(value) < 5000  # each split of the stream is read, also byte by byte
-    ),
-)

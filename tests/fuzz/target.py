@@ -1,4 +1,4 @@
-"""Shared parts of fuzz targets: description, result, and an event loop without waiting."""
+"""Shared parts of fuzz targets: an event loop without waiting, and what h11 reads."""
 
 from __future__ import annotations
 
@@ -6,48 +6,19 @@ import asyncio
 import random
 import selectors
 import zlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
+
+import h11
 
 T = TypeVar("T")
-
-Mutate = Callable[[bytes, random.Random], bytes]
-"""Function that changes an input but keeps its form, so that mutations get past the outer
-syntax."""
 
 MAX_VIRTUAL_S = 7200.0
 """No timeout of the gateway is this long; a longer wait has no end."""
 
 MAX_TURNS = 100_000
 """Turns of the event loop after which work without progress counts as a livelock."""
-
-
-class Violation(AssertionError):  # noqa: N818 - it is the target's verdict, not an error of ours
-    """A property that must hold for every input does not hold for this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One fuzz target."""
-
-    name: str
-    check: Callable[[bytes], None]
-    """Raises for an input that shows a defect, and returns for all others."""
-    mutate: Mutate
-    attacks: Sequence[bytes]
-    """Inputs made from `tests/attacks.py`, which are checked and changed like the corpus."""
-
-
-def fail(problem: str) -> NoReturn:
-    """Report a defect."""
-    raise Violation(problem)
-
-
-def expect(condition: object, problem: str) -> None:
-    """Report a defect unless the condition holds."""
-    if not condition:
-        fail(problem)
 
 
 def randomness(data: bytes) -> random.Random:
@@ -71,10 +42,10 @@ class _Clock(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Advance the time to the next timer."""
         if timeout is None:
-            fail("the event loop waits for ever: nothing is scheduled")
+            raise AssertionError("the event loop waits for ever: nothing is scheduled")
         self.now_s += max(0.0, timeout)
         if self.now_s > MAX_VIRTUAL_S:
-            fail(f"something still waits after {MAX_VIRTUAL_S:g} s")
+            raise AssertionError(f"something still waits after {MAX_VIRTUAL_S:g} s")
         return []
 
 
@@ -141,7 +112,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             await asyncio.sleep(0)
             if not ready:
                 return
-        fail(f"the event loop is still busy after {MAX_TURNS} turns")
+        raise AssertionError(f"the event loop is still busy after {MAX_TURNS} turns")
 
     def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, and check that it leaves no work behind."""
@@ -158,9 +129,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         timers = [t for t in self._scheduled if not t.cancelled()]  # pyrefly: ignore[missing-attribute]
         self._scheduled.clear()  # pyrefly: ignore[missing-attribute]
-        expect(not self.problems, "; ".join(self.problems))
-        expect(not left, f"tasks are left behind: {left}")
-        expect(not timers, f"timers are left behind: {timers}")
+        assert not self.problems, "; ".join(self.problems)
+        assert not left, f"tasks are left behind: {left}"
+        assert not timers, f"timers are left behind: {timers}"
         return result
 
     def _note(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -178,3 +149,47 @@ def virtual_loop() -> VirtualLoop:
 
 
 _loop: VirtualLoop | None = None
+
+
+@dataclass(slots=True)
+class ReadMessage:
+    """A message as h11 has read it."""
+
+    head: h11.Request | h11.Response
+    body: bytes = b""
+    is_complete: bool = False
+
+
+def read_by_h11(role: type[h11.SERVER | h11.CLIENT], data: bytes) -> tuple[list[ReadMessage], str]:
+    """Return the messages that h11 reads, and the reason why it stops: "" after a whole answer."""
+    connection = h11.Connection(role, max_incomplete_event_size=10**6)
+    messages: list[ReadMessage] = []
+    if role is h11.CLIENT:
+        connection.send(h11.Request(method="GET", target="/", headers=[("host", "a")]))
+        connection.send(h11.EndOfMessage())
+    try:
+        if data:
+            connection.receive_data(data)
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA and role is h11.CLIENT:
+                connection.receive_data(b"")  # the upstream has closed the connection
+            elif event is h11.NEED_DATA:
+                return messages, "incomplete"
+            elif isinstance(event, (h11.Request, h11.Response)):
+                messages.append(ReadMessage(event))
+            elif isinstance(event, h11.Data):
+                messages[-1].body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                messages[-1].is_complete = True
+                if role is h11.CLIENT:
+                    return messages, ""
+                connection.send(h11.Response(status_code=404, headers=[("content-length", "0")]))
+                connection.send(h11.EndOfMessage())
+                if connection.our_state is h11.MUST_CLOSE:
+                    return messages, "closed"
+                connection.start_next_cycle()
+            elif not isinstance(event, h11.InformationalResponse):
+                return messages, "closed"
+    except h11.RemoteProtocolError as exc:
+        return messages, str(exc)

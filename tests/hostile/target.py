@@ -9,34 +9,33 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import resource
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.bodies import CHAT, TOOLS
+from tests.drills.processes import GatewayProcess, gateway
 from tests.hostile.raw import Answer, Connection, request
-from tests.hostile.upstream import BEHAVIOUR_HEADER, UPSTREAM_KEY
+from tests.hostile.upstream import (
+    BEHAVIOUR_HEADER,
+    UPSTREAM_KEY,
+    MaliciousUpstream,
+    running_upstream,
+)
 from tests.serving import wait_for
 
 MAX_MEMORY_BYTES = 432 * 1024 * 1024
 """`server.max_buffered_bytes` (192 MB) and 240 MB for the process itself, which takes about 200."""
 KILL_BYTES = 1024 * 1024 * 1024
-"""The gateway is killed at this size to protect the machine. Its test has failed by then."""
+"""The gateway can have no more data than this, to protect the machine."""
 
 CLIENT_KEY = "client-a-Kx81QzPwUy63MnBcVf29"
 OTHER_KEY = "client-b-Jw72RtVsGe54LkHjPa09"
 ADMIN_KEY = "admin-Fd45DsAqRo36Te27Wi18Zz77"
 
-ROOT = Path(__file__).parents[2]
 ARMS = {"gpt-4.1-mini": "n", "gpt-5.2": "o"}
 """Models by arm. A second upstream serves them, so that routed requests never wait for the
 malicious one."""
@@ -114,77 +113,19 @@ def settings_of(malicious_port: int, good_port: int) -> dict[str, Any]:
     }
 
 
-class Upstream:
-    """Process of a malicious upstream."""
+class GatewayUnderAttack:
+    """Memory, descriptors and log of a gateway's process."""
 
-    def __init__(self) -> None:
-        """Start the process."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.hostile.upstream"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        self._control = Connection(self.port)
-
-    def state(self, command: str = "state") -> dict[str, Any]:
-        """Return its state: behaviours in progress, limits reached, and the last request."""
-        self._control.send(request("GET", f"/control/{command}"))
-        answer = self._control.read_answer()
-        assert answer is not None
-        state: dict[str, Any] = json.loads(answer.body)
-        return state
-
-    def drop_idle(self) -> None:
-        """Close its idle connections."""
-        self.state("drop")
-
-    def stop(self) -> None:
-        """End the process."""
-        self._control.close()
-        self._process.kill()
-        self._process.communicate()
-
-
-class Gateway:
-    """Process of a gateway."""
-
-    def __init__(self, config: Path, log: Path, descriptor_limit: int | None = None) -> None:
-        """Start the process on a free port and wait until it serves."""
-        self._log = log
+    def __init__(self, process: GatewayProcess) -> None:
+        self._process = process
+        self._proc = Path(f"/proc/{process.process.pid}")
         self._read_bytes = 0
-        self.was_killed = False
-        """Whether the gateway was killed because of its memory."""
+        self.port = int(process.url.rpartition(":")[2])
 
-        def limit() -> None:
-            if descriptor_limit is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit, descriptor_limit))
-
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "router_service.cli", "serve"),
-                    *("--config", str(config), "--port", "0"),
-                ],
-                cwd=ROOT,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"},
-                preexec_fn=limit,  # noqa: PLW1509 - before any thread of the child's
-            )
-        self.pid = self._process.pid
-        self._proc = Path(f"/proc/{self.pid}")
-        wait_for(lambda: b"serving at" in log.read_bytes(), "the gateway serves", 60)
-        address = log.read_bytes().partition(b"serving at http://127.0.0.1:")[2]
-        self.port = int(address.partition(b"/")[0])
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def memory_bytes(self, field: str = "VmRSS") -> int:
-        """Return the resident memory now, or by `VmHWM` its peak since `forget_peak`."""
+    def peak_bytes(self) -> int:
+        """Return the peak of the resident memory since `forget_peak`."""
         status = (self._proc / "status").read_text()
-        return int(status.partition(f"{field}:")[2].split()[0]) * 1024
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
     def forget_peak(self) -> None:
         """Reset the peak of the resident memory (proc(5): clear_refs)."""
@@ -196,31 +137,11 @@ class Gateway:
 
     def new_log(self) -> bytes:
         """Return the log since the last call."""
-        with self._log.open("rb") as log:
+        with self._process.log.open("rb") as log:
             log.seek(self._read_bytes)
             lines = log.read()
         self._read_bytes += len(lines)
         return lines
-
-    def is_running(self) -> bool:
-        """Return whether the process runs."""
-        return self._process.poll() is None
-
-    def stop(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-
-    def _watch(self) -> None:
-        while self.is_running():
-            try:
-                pages = int((self._proc / "statm").read_text().split()[1])
-            except (OSError, IndexError):
-                return
-            if pages * resource.getpagesize() > KILL_BYTES:
-                self.was_killed = True
-                self._process.kill()
-            time.sleep(0.01)
 
 
 class Attack:
@@ -252,14 +173,20 @@ class Attack:
 class Target:
     """A gateway with its upstreams."""
 
-    def __init__(self, folder: Path, descriptor_limit: int | None = None) -> None:
-        """Start the upstreams. The gateway starts with the first attack."""
-        self._folder = folder
-        self._descriptor_limit = descriptor_limit
-        self._starts = itertools.count()
-        self.upstream = Upstream()
-        self._good_upstream = Upstream()
-        self._gateway: Gateway | None = None
+    def __init__(
+        self,
+        folder: Path,
+        upstreams: tuple[MaliciousUpstream, MaliciousUpstream],
+        descriptor_limit: int,
+    ) -> None:
+        """Take the malicious and the good upstream. The gateway starts with the first attack."""
+        self._config = folder / "gateway.yaml"
+        ports = (upstream.port for upstream in upstreams)
+        self._config.write_text(yaml.safe_dump(settings_of(*ports)))
+        self._command = ("prlimit", f"--data={KILL_BYTES}", f"--nofile={descriptor_limit}")
+        self.upstream, self._good_upstream = upstreams
+        self._gateway: GatewayUnderAttack | None = None
+        self._running = ExitStack()
 
     @property
     def port(self) -> int:
@@ -267,16 +194,14 @@ class Target:
         return self.gateway.port
 
     @property
-    def gateway(self) -> Gateway:
+    def gateway(self) -> GatewayUnderAttack:
         """Return the gateway; after an attack that failed its test, it is a new process."""
         if self._gateway is None:
-            index = next(self._starts)
-            config = self._folder / f"gateway-{index}.yaml"
-            config.write_text(
-                yaml.safe_dump(settings_of(self.upstream.port, self._good_upstream.port))
+            process = self._running.enter_context(
+                gateway(self._config, self._config.parent, prefix=self._command)
             )
-            log = self._folder / f"gateway-{index}.log"
-            self._gateway = Gateway(config, log, self._descriptor_limit)
+            self._running.callback(process.process.kill)
+            self._gateway = GatewayUnderAttack(process)
             with Connection(self.port) as connection:
                 self._create_file(connection)
                 for _ in range(3):  # fill caches
@@ -285,18 +210,12 @@ class Target:
             self._drop_idle()
         return self._gateway
 
-    def stop(self) -> None:
-        """End all processes."""
-        self._discard()
-        self.upstream.stop()
-        self._good_upstream.stop()
-
     def withstand(self, attack: Callable[[Attack], None]) -> None:
         """Run an attack and assert that it does no harm."""
         try:
             self._withstand(attack)
         except BaseException:
-            self._discard()
+            self.stop()
             raise
 
     def ask(self, connection: Connection, model: str = PATIENT, key: str = CLIENT_KEY) -> None:
@@ -330,44 +249,28 @@ class Target:
         attackers = Attack(self)
         try:
             attack(attackers)
-            self.wait_for_upstream()
+            self.upstream.wait_until_left()
             attackers.end()
             with Connection(self.port) as connection:
                 self.ask(connection)
                 self.ask_to_route(connection)
-        except Exception as exc:
-            if gateway.was_killed:
-                raise AssertionError(f"the gateway took more than {KILL_BYTES} bytes") from exc
-            raise
         finally:
             attackers.abandon()
-        self._check_upstream()
-        self._check_memory(gateway)
+        self.upstream.wait_until_left()
+        assert not self.upstream.capped, f"the gateway read on and on: {self.upstream.capped}"
+        peak_bytes = gateway.peak_bytes()
+        assert peak_bytes < MAX_MEMORY_BYTES, f"the gateway took {peak_bytes / 2**20:.0f} MB"
         self._check_descriptors(gateway, descriptors)
         self._check_log(gateway)
 
-    def wait_for_upstream(self) -> None:
-        """Wait until no behaviour of the upstream is in progress."""
-        wait_for(lambda: not self.upstream.state()["playing"], "the gateway leaves its upstream", 8)
-
-    def _check_upstream(self) -> None:
-        self.wait_for_upstream()
-        capped = self.upstream.state("forget")["capped"]
-        assert not capped, f"the gateway read on and on: {capped}"
-
-    def _check_memory(self, gateway: Gateway) -> None:
-        peak_bytes = gateway.memory_bytes("VmHWM")
-        assert not gateway.was_killed, f"the gateway took more than {KILL_BYTES} bytes"
-        assert peak_bytes < MAX_MEMORY_BYTES, f"the gateway took {peak_bytes / 2**20:.0f} MB"
-
-    def _check_descriptors(self, gateway: Gateway, before: int) -> None:
+    def _check_descriptors(self, gateway: GatewayUnderAttack, before: int) -> None:
         def are_closed() -> bool:
             self._drop_idle()  # again, for requests that end meanwhile
             return gateway.descriptors() <= before
 
         wait_for(are_closed, "descriptors are closed")
 
-    def _check_log(self, gateway: Gateway) -> None:
+    def _check_log(self, gateway: GatewayUnderAttack) -> None:
         log = gateway.new_log()
         lines = [
             line for line in log.splitlines() if b'"exception"' in line or b"Traceback" in line
@@ -376,15 +279,14 @@ class Target:
         assert_no_key(log, "the log")
 
     def _drop_idle(self) -> None:
-        """Close the upstreams' idle connections, which the gateway would keep for 30 s."""
         self.upstream.drop_idle()
         self._good_upstream.drop_idle()
 
-    def _discard(self) -> None:
+    def stop(self) -> None:
         """Stop the gateway. The next attack gets a new one."""
-        if self._gateway is not None:
-            self._gateway.stop()
+        self._running.close()
         self._gateway = None
+        self.upstream.capped.clear()
 
 
 def assert_no_key(output: bytes, where: str) -> None:
@@ -397,17 +299,18 @@ def check_answer(answer: Answer) -> None:
     assert answer.status != 500, f"500: {answer.body[:500]!r}"
     assert_no_key(str(answer.headers).encode(), "an answer's headers")
     assert_no_key(answer.body, "an answer's body")
-    names = {name for name, _ in answer.headers}
+    names = {name.lower() for name in answer.headers}
     assert not names & {"set-cookie", "location", "alt-svc", "server", "upgrade"}, names
     for name in ("content-type", "content-length", "x-switchcraft-model", "retry-after"):
-        answer.header(name)
+        assert len(answer.headers.get_all(name, ())) < 2, f"{name} is repeated"
 
 
 @contextmanager
-def running_target(folder: Path, descriptor_limit: int | None = None) -> Iterator[Target]:
+def running_target(folder: Path, descriptor_limit: int = 4096) -> Iterator[Target]:
     """Yield a target; its processes end with the block."""
-    target = Target(folder, descriptor_limit)
-    try:
-        yield target
-    finally:
-        target.stop()
+    with running_upstream() as malicious, running_upstream() as good:
+        target = Target(folder, (malicious, good), descriptor_limit)
+        try:
+            yield target
+        finally:
+            target.stop()

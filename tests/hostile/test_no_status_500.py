@@ -18,7 +18,7 @@ from tests.answering import MODELS, PATHS, Peers, peers
 from tests.apis import APIS, Api
 from tests.attacks import IS_LONG
 from tests.fuzz import entries
-from tests.fuzz.mutation import change_json
+from tests.fuzz.changes import change_json
 from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
 
 Json = Any

@@ -1,9 +1,8 @@
 """Malicious upstream, which answers each request by the behaviour that one of its headers names.
 
-`python -m tests.hostile.upstream` listens on a free port and writes its number. The upstream is a
-separate process, so that it does not wait for the tests' interpreter lock. A behaviour yields bytes
-and pauses in seconds. Endless ones continue until the gateway disconnects. A limit on time and
-bytes protects the machine if it does not; the tests assert that the limit is never reached.
+A behaviour yields bytes and pauses in seconds. Endless ones continue until the gateway disconnects.
+A limit on time and bytes protects the machine if it does not; the tests assert that the limit is
+never reached.
 
 How single bytes of HTTP are read is the claim of `tests/fuzz/upstream_http.py`, which values fields
 may have that of `test_no_status_500.py`, and the limits of an answer are those of
@@ -17,13 +16,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from router_service.apis.parts import Text, ToolUse
+from tests import apis
+from tests.providers.answers import Reply, Written, event
+from tests.serving import wait_for
 
 BEHAVIOUR_HEADER = "x-behaviour"
 """Header with the name of a behaviour."""
@@ -35,7 +40,6 @@ MB = 1024 * 1024
 MAX_PLAY_S = 12.0
 MAX_PLAY_BYTES = 1024 * MB
 WRITE_BYTES = 256 * 1024
-USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 FILLER = b"x" * (256 * 1024)
 
 Step = bytes | float
@@ -46,7 +50,6 @@ Step = bytes | float
 class UpstreamRequest:
     """A request as the upstream received it."""
 
-    method: str
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
@@ -70,29 +73,18 @@ class UpstreamRequest:
     def payload(self) -> bytes:
         """Return the body of a correct answer."""
         if self.is_stream:
-            return b"".join(event(value) for value in self.events()) + b"data: [DONE]\n\n"
+            return b"".join(self.reply().events())
         return dumps(self.answer())
+
+    def reply(self, *parts: Written) -> Reply:
+        """Return a chat answer with these parts; without any, a correct one."""
+        return Reply(apis.CHAT, "m", parts or (Text(self.nonce),), piece_characters=MB)
 
     def answer(self, **changes: object) -> dict[str, Any]:
         """Return a correct answer as a JSON object, with some fields replaced."""
-        if not self.path.startswith("/v1/chat"):
-            return {"object": "file", "id": self.nonce, "bytes": 1, **changes}
-        message = {"role": "assistant", "content": self.nonce}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        good = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1}
-        return {**good, "model": "m", "choices": [choice], "usage": USAGE, **changes}
-
-    def events(self) -> list[dict[str, Any]]:
-        """Return a correct stream's events as JSON objects."""
-        deltas: list[dict[str, Any]] = [{"role": "assistant"}, {"content": self.nonce}]
-        last = self.chunk({}) | {"choices": [], "usage": USAGE}
-        return [*map(self.chunk, deltas), self.chunk({}, "stop"), last]
-
-    def chunk(self, delta: object, reason: str | None = None) -> dict[str, Any]:
-        """Return a chunk of a streamed chat completion."""
-        choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-        return chunk | {"choices": [choice]}
+        if self.path.startswith("/v1/chat"):
+            return {**self.reply().whole(), **changes}
+        return {"object": "file", "id": self.nonce, "bytes": 1, **changes}
 
 
 Script = Callable[[UpstreamRequest], Iterable[Step]]
@@ -101,11 +93,6 @@ Script = Callable[[UpstreamRequest], Iterable[Step]]
 def dumps(value: object) -> bytes:
     """Return JSON; infinities and lone surrogates are written as Python writes them."""
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def event(value: object) -> bytes:
-    """Return a server-sent event."""
-    return b"data: " + dumps(value) + b"\n\n"
 
 
 def head(*lines: bytes, status: bytes = b"200 OK") -> bytes:
@@ -167,7 +154,7 @@ def stream_of(*events: bytes) -> Script:
     """Return a script for a correct stream with extra events after its first one."""
 
     def script(request: UpstreamRequest) -> list[Step]:
-        first, *rest = map(event, request.events())
+        first, *rest = request.reply().events()
         return [full_answer(request, b"".join((first, *events, *rest)))]
 
     return script
@@ -175,22 +162,12 @@ def stream_of(*events: bytes) -> Script:
 
 def text_event(size_bytes: int) -> bytes:
     """Return an event that carries a text of this size."""
-    request = UpstreamRequest("POST", "/v1/chat/completions", {})
-    return event(request.chunk({"content": "x" * size_bytes}))
+    return event({"choices": [{"index": 0, "delta": {"content": "x" * size_bytes}}]})
 
 
 def endless_stream(block: bytes, pause_s: float = 0.0) -> Script:
     """Return a script for a correct first event, followed by `block` without end."""
-    return lambda r: endless(chunked_head(r) + chunk(event(r.events()[0])), chunk(block), pause_s)
-
-
-def with_calls(request: UpstreamRequest, count: int) -> list[Step]:
-    """Answer with this many tool calls."""
-    function = {"name": "get_weather", "arguments": "{}"}
-    calls = [{"id": "call_1", "type": "function", "function": function}] * count
-    message = {"role": "assistant", "content": None, "tool_calls": calls}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-    return [full_answer(request, dumps(request.answer(choices=[choice])))]
+    return lambda r: endless(chunked_head(r) + chunk(r.reply().events()[0]), chunk(block), pause_s)
 
 
 def in_chunks(request: UpstreamRequest, count: int) -> Iterator[Step]:
@@ -228,7 +205,9 @@ WHOLE: Mapping[str, Script] = {
     "60-mb-error": lambda r: [full_answer(r, json_array(b"{}", 60), status=b"400 X")],
     "80-mb": lambda r: in_chunks(r, 80),
     "id-10-mb": lambda r: [full_answer(r, dumps(r.answer(id="x" * 10 * MB)))],
-    "tool-calls-100-000": lambda r: with_calls(r, 100_000),
+    "tool-calls-100-000": lambda r: [
+        full_answer(r, dumps(r.reply(*[ToolUse("call_1", "get_weather", "{}")] * 100_000).whole()))
+    ],
 }
 """Answers that are not streamed."""
 
@@ -254,116 +233,103 @@ BEHAVIOURS: Mapping[str, Script] = {
 
 
 class MaliciousUpstream:
-    """Server of `BEHAVIOURS`. Paths below `/control/` report its state."""
+    """Server of `BEHAVIOURS` in a thread."""
 
     def __init__(self) -> None:
+        self.port = 0
+        self.playing = 0
+        """Number of behaviours that are in progress."""
+        self.requests = 0
+        self.capped: list[str] = []
+        """The behaviours that reached a limit of time or bytes."""
         self._idle: set[asyncio.StreamWriter] = set()
-        self._playing = 0
-        self._capped: list[str] = []
-        self._requests = 0
+        self._loop = asyncio.new_event_loop()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def wait_until_left(self) -> None:
+        """Wait until no behaviour is in progress."""
+        wait_for(lambda: not self.playing, "the gateway leaves its upstream", 8)
+
+    def drop_idle(self) -> None:
+        """Close the idle connections, which the gateway would keep for 30 s."""
+        self._loop.call_soon_threadsafe(lambda: [writer.close() for writer in self._idle])
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        with contextlib.suppress(RuntimeError):  # the loop was stopped
+            self._loop.run_until_complete(self._listen())
+
+    def stop(self) -> None:
+        """End the server from another thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _listen(self) -> None:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048, limit=MB)
+        self.port = server.sockets[0].getsockname()[1]
+        await server.serve_forever()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while request := await self._read_request(reader, writer):
-                if request.path.startswith("/control/"):
-                    await self._control(request, writer)
-                    continue
-                self._playing += 1
+            has_ended = False
+            while not has_ended:
+                request = await self._read_request(reader, writer)
+                self.requests += 1
+                self.playing += 1
                 try:
                     has_ended = await self._play(request, reader, writer)
                 finally:
-                    self._playing -= 1
-                if has_ended:
-                    break
+                    self.playing -= 1
         writer.close()
 
     async def _read_request(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> UpstreamRequest | None:
+    ) -> UpstreamRequest:
         self._idle.add(writer)
         try:
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         finally:
             self._idle.discard(writer)
-        method, path, _ = lines[0].split(" ", 2)
         pairs = (line.partition(":") for line in lines[1:-2])
         headers = {name.lower(): value.strip() for name, _, value in pairs}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        if not path.startswith("/control/"):
-            self._requests += 1
-        return UpstreamRequest(method, path, headers, body)
+        return UpstreamRequest(lines[0].split(" ")[1], headers, body)
 
     async def _play(
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer by the named behaviour; return whether the connection has ended."""
+
+        def has_ended() -> bool:
+            return writer.transport.is_closing() or reader.at_eof()
+
         name = request.headers.get(BEHAVIOUR_HEADER, "")
-        steps = BEHAVIOURS.get(name, _good)(request)
+        steps = BEHAVIOURS.get(name, lambda r: [full_answer(r)])(request)
         began_s, sent_bytes = time.monotonic(), 0
-        if writer.transport.is_closing() or reader.at_eof():
-            return True
         for step in steps:
-            match step:
-                case float():
-                    await _pause(step, reader, writer)
-                case _:
-                    for start in range(0, len(step), WRITE_BYTES):
-                        writer.write(step[start : start + WRITE_BYTES])
-                        await writer.drain()
-                    sent_bytes += len(step)
-            if writer.transport.is_closing() or reader.at_eof():
+            if isinstance(step, float):
+                end_s = time.monotonic() + step
+                while time.monotonic() < end_s and not has_ended():  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(0.02)
+            else:
+                for start in range(0, len(step), WRITE_BYTES):
+                    writer.write(step[start : start + WRITE_BYTES])
+                    await writer.drain()
+                sent_bytes += len(step)
+            if has_ended():
                 return True
             if time.monotonic() - began_s > MAX_PLAY_S or sent_bytes > MAX_PLAY_BYTES:
-                self._capped.append(name)
+                self.capped.append(name)
                 return True
         return False
 
-    async def _control(self, request: UpstreamRequest, writer: asyncio.StreamWriter) -> None:
-        if request.path == "/control/drop":
-            for other in self._idle:
-                other.close()
-        state = {
-            "playing": self._playing,
-            "capped": self._capped,
-            "requests": self._requests,
-        }
-        body = dumps(state)
-        if request.path == "/control/forget":
-            self._capped.clear()
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
-        writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
-        await writer.drain()
 
-
-async def _pause(
-    pause_s: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Wait, but stop early if the gateway disconnects."""
-    end_s = time.monotonic() + pause_s
-    while (left_s := end_s - time.monotonic()) > 0:
-        await asyncio.sleep(min(left_s, 0.02))
-        if writer.transport.is_closing() or reader.at_eof():
-            return
-    await asyncio.sleep(0)
-
-
-def _good(request: UpstreamRequest) -> list[Step]:
-    return [full_answer(request)]
-
-
-async def main() -> None:
-    """Serve on a free local port and write its number to standard output."""
+@contextmanager
+def running_upstream() -> Iterator[MaliciousUpstream]:
+    """Serve on a free local port until the block ends."""
     upstream = MaliciousUpstream()
-    server = await asyncio.start_server(
-        upstream.serve, "127.0.0.1", 0, backlog=2048, limit=1024 * 1024
-    )
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
-    sys.stdout.flush()
-    # The parent process ends this one by closing its standard input.
-    await asyncio.to_thread(sys.stdin.read)
-    server.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+    thread = threading.Thread(target=upstream.run, daemon=True)
+    thread.start()
+    wait_for(lambda: upstream.port, "the upstream listens")
+    yield upstream
+    upstream.stop()
+    thread.join()
