@@ -366,14 +366,12 @@ class Router:
         prediction: Prediction,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
-        *,
-        floor: float = 0.0,
     ) -> Decision:
         """Return the decision that a policy makes from a prediction; takes some 0.03 ms.
 
         By default, `policy` is the artifact's policy that chooses once, and `arms` are all of the
-        router's arms. `floor` is the probability that the arm must reach, if any arm does. Arms
-        that are not measured come last; the most accurate one is chosen if there are no others.
+        router's arms. Arms that are not measured come last; the most accurate one is chosen if
+        there are no others.
         """
         policy = policy or self.artifact.manifest.choose_once.rule
         able = [arm for arm in self.arms if arms is None or arm in arms]
@@ -388,7 +386,6 @@ class Router:
                 policy,
                 prediction,
                 is_unread=bool(conversation.unread),
-                floor=floor,
             )
 
         if not assumed:
@@ -612,7 +609,7 @@ def _unused_device(artifact: str) -> str:
     return text
 
 
-def decide_among(  # noqa: PLR0913
+def decide_among(
     arms: Sequence[str],
     probabilities: Sequence[float],
     costs_usd: Sequence[float],
@@ -620,15 +617,13 @@ def decide_among(  # noqa: PLR0913
     prediction: Prediction,
     *,
     is_unread: bool,
-    floor: float = 0.0,
 ) -> Decision:
     """Return the policy's decision among these arms, with all of them ranked.
 
     `probabilities` and `costs_usd` have one value for each arm. `prediction` provides the features
     and the length of the input; it may cover more arms. If part of the request is unread, because
     it could not be parsed, the most probable arm is chosen: a probability for part of a request
-    does not justify using a cheaper arm. Arms that do not reach `floor` come last, the most
-    probable first.
+    does not justify using a cheaper arm.
     """
     chosen = policy.choose(probabilities, costs_usd)
     reason = Reason.UNREAD if is_unread else chosen.reason
@@ -637,13 +632,6 @@ def decide_among(  # noqa: PLR0913
         order = by_probability(probabilities, costs_usd)
     else:
         order = policy.ranking(probabilities, costs_usd)
-    if probabilities[order[0]] < floor:
-        likely = by_probability(probabilities, costs_usd)
-        order = (
-            *(arm for arm in order if probabilities[arm] >= floor),
-            *(arm for arm in likely if probabilities[arm] < floor),
-        )
-        reason = Reason.RISK
     return Decision(
         arm=arms[order[0]],
         probabilities=dict(zip(arms, probabilities, strict=True)),

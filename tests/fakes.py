@@ -115,8 +115,6 @@ class FakeRouter(Router):
         prediction: Prediction,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
-        *,
-        floor: float = 0.0,
     ) -> Decision:
         """Choose among these arms by the real selection."""
         manifest = self.artifact.manifest
@@ -130,7 +128,6 @@ class FakeRouter(Router):
             policy or manifest.choose_once.rule,
             prediction,
             is_unread=bool(conversation.unread),
-            floor=floor,
         )
 
     def next_step(

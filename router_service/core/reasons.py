@@ -36,9 +36,6 @@ class Reason(StrEnum):
     # Reasons of the router, whatever the policy.
     UNREAD = "unread", "most probable, a part was not readable"
     """The most probable arm, because part of the request could not be read."""
-    RISK = "risk", "sure enough for risky tools"
-    """The policy's choice among the arms that reach the probability which the offered tools demand,
-    or the most probable arm, because none reaches it."""
     UNFAMILIAR = "unfamiliar", "most accurate, the request is unlike the training data"
     """The most accurate arm on the training data, because the request is unlike all of that."""
     EXPLORED = "explored", "drawn at random to learn"
@@ -80,7 +77,6 @@ class Reason(StrEnum):
 
 ROUTER_REASONS = (
     Reason.UNREAD,
-    Reason.RISK,
     Reason.UNFAMILIAR,
     Reason.EXPLORED,
     Reason.STICKY,

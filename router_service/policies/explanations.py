@@ -59,7 +59,6 @@ _ROUTED: Mapping[str, str] = {
     Reason.EXPLORED: "was drawn at random, to learn how all models answer",
     Reason.STICKY: "stays, because it served the conversation so far",
     Reason.SWITCHED: "replaces the conversation's earlier model, because the change pays",
-    Reason.RISK: "is the policy's choice among the models that are sure enough for risky tools",
     Reason.BUDGET: "is the policy's choice among the models that the rest of the budget allows",
 }
 """Why the router chose an arm, whatever the policy, by the reason. Policies explain the rest."""
@@ -188,9 +187,7 @@ def explain_choice(
             "the most accurate model on the training data, because the request is unlike that data"
         )
         return Explanation(f"{label}: {why}.", None, best, tuple(qualifying))
-    if reason == Reason.RISK and arm == best:
-        why = "is the highest probability, which the offered risky tools demand"
-    elif reason in _ROUTED:
+    if reason in _ROUTED:
         why = _ROUTED[reason]
     elif isinstance(rule, Policy):
         why = rule.explain(

@@ -250,10 +250,7 @@ class Explainer:
         )
         timer.end(StageName.SELECT)
         chosen = next(choices(decision, (chosen_by,)))
-        if decision.reason is Reason.RISK:
-            floor = self._planner.risk.min_probability(plan.risk)
-            chosen = replace(chosen, arm=decision.arm, reason=Reason.RISK, floor=floor)
-        elif decision.reason is Reason.UNFAMILIAR:
+        if decision.reason is Reason.UNFAMILIAR:
             chosen = replace(chosen, arm=decision.arm, reason=Reason.UNFAMILIAR, floor=0.0)
         choices_of_frontier = tuple(choices(decision, self._policies))
         views = (

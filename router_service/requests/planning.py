@@ -338,7 +338,7 @@ class Planner:
         policy that a budget, a key or the tools' risk demands counts as for other requests.
         """
         headers, points = plan.policy_headers, self._agents.within_points
-        if points is None or plan.budget is not None or self.risk.min_probability(plan.risk) > 0:
+        if points is None or plan.budget is not None:
             return ()
         is_default = asked in {"", DEFAULT}
         wanted = (self._default_policy or "") if is_default else asked
@@ -597,16 +597,15 @@ class Planner:
     def choose(self, plan: Plan, prediction: Prediction) -> None:
         """Choose an arm by the plan's policy."""
         conversation = plan.request.conversation
-        floor = self.risk.min_probability(plan.risk)
         policy, arms = plan.choosing_rule, plan.arms
         if plan.verified is None:
             arms = arms - self.router.unmeasured.keys() or arms
-        decision = self.router.choose(conversation, prediction, policy, arms, floor=floor)
-        if plan.policy is MOST_ACCURATE and decision.reason not in {Reason.RISK, Reason.UNREAD}:
-            decision = self._most_accurate(decision, floor)
+        decision = self.router.choose(conversation, prediction, policy, arms)
+        if plan.policy is MOST_ACCURATE and decision.reason is not Reason.UNREAD:
+            decision = self._most_accurate(decision)
         if plan.conversation is not None:
             decision = self._continue_loop(
-                decision, plan.conversation, floor, is_verified=plan.verified is not None
+                decision, plan.conversation, is_verified=plan.verified is not None
             )
         plan.prediction = prediction
         self._set_decision(plan, decision)
@@ -615,28 +614,24 @@ class Planner:
         plan.decision, plan.reason = decision, decision.reason
         plan.models = self._pool.models_for(decision.ranking)
 
-    def _most_accurate(self, decision: Decision, floor: float) -> Decision:
-        """Return the decision for the arms by falling base rate; those below `floor` come last."""
+    def _most_accurate(self, decision: Decision) -> Decision:
+        """Return the decision for the arms by falling base rate."""
         rates = self.router.artifact.manifest.base_rates
-        by_rate = sorted(decision.ranking, key=lambda arm: (-rates[arm], decision.cost_usd[arm]))
-        arms = sorted(by_rate, key=lambda arm: decision.probabilities[arm] < floor)
-        reason = Reason.UNFAMILIAR if arms[0] == by_rate[0] else Reason.RISK
-        return replace(decision, arm=arms[0], reason=reason, ranking=tuple(arms))
+        arms = sorted(decision.ranking, key=lambda arm: (-rates[arm], decision.cost_usd[arm]))
+        return replace(decision, arm=arms[0], reason=Reason.UNFAMILIAR, ranking=tuple(arms))
 
     def _continue_loop(
-        self, decision: Decision, turn: ConversationTurn, floor: float, *, is_verified: bool
+        self, decision: Decision, turn: ConversationTurn, *, is_verified: bool
     ) -> Decision:
         """Return the decision for a request of a conversation.
 
         If it continues a tool loop, the last arm is kept, or a cheaper one replaces it, and the
         decision has the costs of this request. Any arm may replace the last one for a verified
-        answer, and otherwise only the one that the policy has chosen. Only arms that reach `floor`
-        are chosen, if any does.
+        answer, and otherwise only the one that the policy has chosen.
         """
         state, probabilities = turn.state, decision.probabilities
         arms = list(decision.ranking)
-        arms = [arm for arm in arms if probabilities[arm] >= floor] or arms
-        if decision.reason is Reason.RISK or not (turn.is_in_loop and state.arm in arms):
+        if not (turn.is_in_loop and state.arm in arms):
             return decision
         costs_usd = costs_over(arms, self.terms, state, turn.request, EXPECTED_REQUESTS)
         p_escalated = {decision.arm: 0.0} if decision.arm in arms else {}
@@ -687,13 +682,7 @@ class Planner:
             decision = replace(decision, ranking=tuple(arms))
         else:
             conversation = plan.request.conversation
-            chosen = self.router.choose(
-                conversation,
-                plan.prediction,
-                plan.choosing_rule,
-                arms,
-                floor=self.risk.min_probability(plan.risk),
-            )
+            chosen = self.router.choose(conversation, plan.prediction, plan.choosing_rule, arms)
             decision = replace(
                 decision, arm=chosen.arm, reason=Reason.BUDGET, ranking=chosen.ranking,
                 propensity=1.0,
@@ -719,13 +708,11 @@ class Planner:
         """Choose a random arm for the exploration share of requests.
 
         The plan's decision has the propensity: the probability with which its arm was chosen. Some
-        requests are not explored: those whose tools demand a probability, tool loops of
-        conversations that are followed, and requests to be verified. Their accepted answers could
-        not be weighted, because the arm also depends on the answers.
+        requests are not explored: tool loops of conversations that are followed, and requests to be
+        verified. Their accepted answers could not be weighted, because the arm also depends on the
+        answers.
         """
         if plan.decision is None or plan.verified is not None or self.exploration_share == 0:
-            return
-        if self.risk.min_probability(plan.risk) > 0:
             return
         if plan.conversation is not None and plan.conversation.is_in_loop:
             return

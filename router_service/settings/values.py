@@ -408,9 +408,6 @@ class RiskLevelSettings(Frozen):
     tools: tuple[Name, ...] = ()
     """Patterns of the names of tools that have this level, such as `delete_*`. They take precedence
     over the tools' annotations."""
-    min_probability: Share = 0.0
-    """Probability (0 to 1) of a correct answer that the chosen arm must reach. If no arm reaches
-    it, the most probable arm is chosen."""
     policy: str | None = Field(None, json_schema_extra={"x-default": "`router.default_policy`"})
     """Policy of requests that do not name one, such as `verified` or `quality`."""
     grounded: bool | None = Field(None, json_schema_extra={"x-default": "true if destructive"})
@@ -438,9 +435,8 @@ class RiskSettings(Frozen):
 
     @cached_property
     def has_demands(self) -> bool:
-        """Whether any level demands anything, so that the risk of tools has to be known."""
-        levels = (self.writing, self.destructive)
-        return any(level.min_probability > 0 or level.policy is not None for level in levels)
+        """Whether any level demands a policy, so that the risk of tools has to be known."""
+        return self.writing.policy is not None or self.destructive.policy is not None
 
     @property
     def rules(self) -> RiskRules:
@@ -462,20 +458,11 @@ class RiskSettings(Frozen):
         risks = {tool.name: rules.risk_of(tool) for tool in tools} if any(levels.values()) else {}
         return frozenset(name for name, risk in risks.items() if risk and levels.get(risk))
 
-    def min_probability(self, risk: Risk | None) -> float:
-        """Return the probability that an arm must reach if the offered tools have this level."""
-        level = self._level(risk)
-        return 0.0 if level is None else level.min_probability
-
     def policy(self, risk: Risk | None) -> str | None:
         """Return the policy of requests whose tools have this level and that name no policy."""
-        level = self._level(risk)
-        return None if level is None else level.policy
-
-    def _level(self, risk: Risk | None) -> RiskLevelSettings | None:
-        return {Risk.WRITING: self.writing, Risk.DESTRUCTIVE: self.destructive}.get(
-            risk or Risk.READ_ONLY
-        )
+        if risk is Risk.WRITING:
+            return self.writing.policy
+        return self.destructive.policy if risk is Risk.DESTRUCTIVE else None
 
 
 class ConversationSettings(Frozen):

@@ -564,7 +564,7 @@ export interface Provenance {
  *
  * `label` is what people read in a list of decisions. `policies.explanations` has the sentences.
  */
-export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" | "risk" |
+export type Reason = "threshold" | "drift" | "utility" | "argmax" | "policy" | "unread" |
   "unfamiliar" | "explored" | "sticky" | "switched" | "budget" | "pinned" | "chat" | "session" |
   "fallback" | "undecided" | "continued" | "unrouted" | "passed" | "verified" | "text" |
   "ungrounded";

@@ -172,33 +172,21 @@ RISKY = {"type": "function", "function": {"name": "delete_rows", "parameters": {
 
 
 @pytest.mark.parametrize(
-    ("demand", "tool", "policy", "told"),
+    ("tool", "policy", "told"),
     [
-        ({"min_probability": 0.8}, BODY["tools"][0], None, ("medium", "theta=0.5", "threshold")),
-        ({"min_probability": 0.8}, RISKY, None, ("large", "theta=0.5", "risk")),
-        ({"min_probability": 0.6}, RISKY, "economy", ("medium", "economy (theta=0.2)", "risk")),
-        ({"policy": "quality"}, RISKY, None, ("large", "quality (theta=0.8)", "threshold")),
-        ({"policy": "quality"}, RISKY, "economy", ("small", "economy (theta=0.2)", "threshold")),
+        (BODY["tools"][0], None, ("medium", "theta=0.5", "threshold")),
+        (RISKY, None, ("large", "quality (theta=0.8)", "threshold")),
+        (RISKY, "economy", ("small", "economy (theta=0.2)", "threshold")),
     ],
 )
-def test_destructive_tools_demand_a_probability_or_a_policy(
-    sandbox: Sandbox,
-    demand: dict[str, object],
-    tool: dict[str, object],
-    policy: str | None,
-    told: tuple[str, str, str],
+def test_destructive_tools_demand_a_policy(
+    sandbox: Sandbox, tool: dict[str, object], policy: str | None, told: tuple[str, str, str]
 ) -> None:
-    """The policy chooses among arms that reach the probability, else the most probable is chosen.
-
-    The level's policy replaces the default policy, and never the client's. A demand ends
-    exploration.
-    """
-    risk = RiskSettings.model_validate({"destructive": demand})
-    share = 1.0 if "min_probability" in demand and tool is RISKY else 0.0
-    settings = sandbox_settings(sandbox.base_url, risk=risk, exploration_share=share)
+    """The level's policy replaces the default policy, and never the client's."""
+    risk = RiskSettings.model_validate({"destructive": {"policy": "quality"}})
+    settings = sandbox_settings(sandbox.base_url, risk=risk)
     headers = {"x-switchcraft-policy": policy} if policy else {}
     with gateway_client(settings, FakeRouter()) as http:
-        for _ in range(5 if share else 1):
-            response = http.post(CHAT, json=BODY | {"tools": [tool]}, headers=headers)
-            names = ("model", "policy", "reason")
-            assert told == tuple(response.headers[f"x-switchcraft-{name}"] for name in names)
+        response = http.post(CHAT, json=BODY | {"tools": [tool]}, headers=headers)
+    names = ("model", "policy", "reason")
+    assert told == tuple(response.headers[f"x-switchcraft-{name}"] for name in names)

@@ -33,9 +33,6 @@ SENTENCES = {
     ("mini", Reason.EXPLORED, "drift=0.05"): (
         "91% was drawn at random, to learn how all models answer."
     ),
-    ("big", Reason.RISK, "theta=0.5"): (
-        "94% is the highest probability, which the offered risky tools demand."
-    ),
     ("mid", Reason.STICKY, "drift=0.05"): ("92% stays, because it served the conversation so far."),
     ("mini", Reason.SWITCHED, "drift=0.05"): (
         "91% replaces the conversation's earlier model, because the change pays."

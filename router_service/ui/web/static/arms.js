@@ -36,12 +36,12 @@ export function arms(explained, choice) {
 }
 
 /** @param {Selection} choice */
-function caption({ floor, reason, policy }) {
+function caption({ floor, policy }) {
   if (floor === null) return "Sorted by cost. This policy has no minimum probability.";
   const line =
     floor <= 0
       ? "every probability is enough"
-      : `the line marks the minimum probability that ${reason === "risk" ? "the offered risky tools demand" : `the policy ${policyText(policy)} demands`}: ${percent(floor)}`;
+      : `the line marks the minimum probability that the policy ${policyText(policy)} demands: ${percent(floor)}`;
   return `Sorted by cost; ${line}.`;
 }
 
