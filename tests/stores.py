@@ -51,4 +51,3 @@ class RemoteStore(MemoryStore):
     cool_down = _reached(MemoryStore.cool_down)
     take = _reached(MemoryStore.take)
     settle = _reached(MemoryStore.settle)
-    renew = _reached(MemoryStore.renew)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -128,32 +127,22 @@ class MemoryLimits:
     Taking all limits of a key and its team takes some 2 us, and settling them takes 1 us.
     """
 
-    def __init__(self, clock: Callable[[], float], slot_ttl_s: float = math.inf) -> None:
-        """Start with nothing in use. `clock` returns seconds and never goes back.
-
-        If other processes hold slots, `slot_ttl_s` is the time after which they must be renewed.
-        """
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start with nothing in use. `clock` returns seconds and never goes back."""
         self._clock = clock
-        self._slot_ttl_s = slot_ttl_s
         self._free_us: dict[str, int] = {}
         """When nothing of each rate is in use any more, by the clock."""
-        self._slots: dict[str, dict[str, float]] = {}
-        """The requests that hold slots of each limit, with the times in seconds when these
-        expire."""
+        self._slots: dict[str, set[str]] = {}
+        """The requests that hold slots of each limit."""
         self._clean_at = FIRST_CLEANING
 
     def take_now(self, holder: str, demands: Sequence[LimitDemand]) -> list[int]:
         """Do what `take` does, at once."""
-        now_s = self._clock()
-        now_us = int(now_s * 1e6)
+        now_us = int(self._clock() * 1e6)
         used, is_admitted = [], True
         for name, most, cost_us in demands:
             if cost_us is None:
-                slots = self._slots.get(name, {})
-                use = len(slots)
-                if use > most and self._slot_ttl_s < math.inf:
-                    held = {it: end_s for it, end_s in slots.items() if end_s > now_s}
-                    self._slots[name], use = held, len(held)
+                use = len(self._slots.get(name, ()))
             else:
                 use = max(0, self._free_us.get(name, 0) - now_us)
             used.append(use)
@@ -162,7 +151,7 @@ class MemoryLimits:
         if is_admitted:
             for (name, _, cost_us), use in zip(demands, used, strict=True):
                 if cost_us is None:
-                    self._slots.setdefault(name, {})[holder] = now_s + self._slot_ttl_s
+                    self._slots.setdefault(name, set()).add(holder)
                 else:
                     self._free_us[name] = now_us + min(use + cost_us, MAX_USE_US)
         if len(self._free_us) >= self._clean_at:
@@ -180,13 +169,9 @@ class MemoryLimits:
                 continue
             slots = self._slots.get(name)
             if slots is not None:
-                slots.pop(holder, None)
+                slots.discard(holder)
                 if not slots:
                     del self._slots[name]
-
-    def renew_now(self, name: str, holder: str) -> None:
-        """Hold a slot for another `slot_ttl_s`, at once."""
-        self._slots.setdefault(name, {})[holder] = self._clock() + self._slot_ttl_s
 
 
 class MemoryStore(Store):
@@ -194,19 +179,11 @@ class MemoryStore(Store):
 
     is_shared: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        limits: StoreLimits,
-        clock: Callable[[], float] = time.monotonic,
-        slot_ttl_s: float = math.inf,
-    ) -> None:
-        """Start empty. `clock` returns seconds and never goes back.
-
-        If other processes hold slots, `slot_ttl_s` is the time after which they must be renewed.
-        """
+    def __init__(self, limits: StoreLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start empty. `clock` returns seconds and never goes back."""
         self._limits = limits
         self._clock = clock
-        self.limits_in_use = MemoryLimits(clock, slot_ttl_s)
+        self.limits_in_use = MemoryLimits(clock)
         self.kept: dict[str, ExpiringMap[str, bytes]] = {}
         """The records of each kind."""
         self._ends_s: dict[str, float] = {}
@@ -269,12 +246,6 @@ class MemoryStore(Store):
     async def settle(self, corrections: Sequence[Correction]) -> None:
         """Correct rates and free slots."""
         self.limits_in_use.settle_now(corrections)
-
-    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
-        """Hold slots for another `slot_ttl_s`."""
-        for name, holders in slots.items():
-            for holder in holders:
-                self.limits_in_use.renew_now(name, holder)
 
     async def aclose(self) -> None:
         """Drop all records."""

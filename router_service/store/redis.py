@@ -83,15 +83,8 @@ local function rate_in_use(key)
 end
 """
 
-_HOLD = f"""
-local function hold(key, holder)
-  redis.call('ZADD', key, now + {SLOT_TTL_S * 1e6:.0f}, holder)
-  redis.call('PEXPIRE', key, {SLOT_TTL_S * 1e3:.0f})
-end
-"""
-
 TAKE_SCRIPT = f"""
-{_NOW_US}{_SET_RATE}{_HOLD}
+{_NOW_US}{_SET_RATE}
 local all, k, a = {{}}, 0, 1
 while a < #ARGV do
   local holder, count, is_admitted = ARGV[a], tonumber(ARGV[a + 1]), true
@@ -108,7 +101,12 @@ while a < #ARGV do
   end
   for i = 1, is_admitted and count or 0 do
     local key, cost = KEYS[k + i], ARGV[a + 2 * i + 1]
-    if cost == '' then hold(key, holder) else set_rate(key, all[k + i] + tonumber(cost)) end
+    if cost ~= '' then
+      set_rate(key, all[k + i] + tonumber(cost))
+    else
+      redis.call('ZADD', key, now + {SLOT_TTL_S * 1e6:.0f}, holder)
+      redis.call('PEXPIRE', key, {SLOT_TTL_S * 1e3:.0f})
+    end
   end
   k, a = k + count, a + 2 + 2 * count
 end
@@ -131,12 +129,6 @@ end
 """
 """Corrects limits. Arguments for each key: the cost, which is empty for a slot, and the holder."""
 
-RENEW_SCRIPT = f"""
-{_NOW_US}{_HOLD}
-for i, key in ipairs(KEYS) do hold(key, ARGV[i]) end
-"""
-"""Holds slots. Arguments: the holder for each key."""
-
 
 class RedisStore(Store):
     """A Redis server, which all replicas use. Every operation raises StoreError if Redis fails.
@@ -157,7 +149,6 @@ class RedisStore(Store):
         self._limits = limits
         self._take = self._redis.register_script(TAKE_SCRIPT)
         self._settle = self._redis.register_script(SETTLE_SCRIPT)
-        self._renew = self._redis.register_script(RENEW_SCRIPT)
         self._turn = asyncio.Lock()
         self._waiting: list[_Taking] = []
         self._sending: set[asyncio.Task[None]] = set()
@@ -270,15 +261,6 @@ class RedisStore(Store):
             async with self._turn:
                 with _translate_errors("correct limits"):
                     await self._settle(keys, arguments)
-
-    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
-        """Hold slots for another `SLOT_TTL_S`."""
-        held = [(f"{KEY_PREFIX}limit:{name}", it) for name, group in slots.items() for it in group]
-        for start in range(0, len(held), MAX_CORRECTIONS):
-            keys, holders = zip(*held[start : start + MAX_CORRECTIONS], strict=True)
-            async with self._turn:
-                with _translate_errors("renew slots"):
-                    await self._renew(keys, holders)
 
     async def aclose(self) -> None:
         """Close the connections."""

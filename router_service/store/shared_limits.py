@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from router_service.core.errors import StoreError
 from router_service.store.memory import MemoryLimits, MemoryStore
 from router_service.store.records import DRAIN_TIMEOUT_S, Reachability
-from router_service.store.store import RENEW_S, Correction, LimitDemand, Store, fits
+from router_service.store.store import Correction, LimitDemand, Store, fits
+
+MAX_UNSENT = 10_000
+"""Largest number of slots that are still to be freed when the store is back."""
 
 
 class SharedLimits:
@@ -18,8 +20,8 @@ class SharedLimits:
 
     After a failure the store is not used for a while, because waiting for a slow store would cost
     more than doing without it. Meanwhile the limits hold in this process only. Corrections are sent
-    in the background, one message after another, because a slot must not be renewed after it was
-    freed. A store in memory is used directly.
+    in the background, one message after another. If the store fails, those of rates are lost, and
+    those that free slots are sent when it is back. A store in memory is used directly.
     """
 
     def __init__(
@@ -27,12 +29,8 @@ class SharedLimits:
         store: Store,
         on_error: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        renew_s: float = RENEW_S,
     ) -> None:
-        """Guard a store; `on_error` is called with `limit` for each operation that failed.
-
-        Slots are renewed each `renew_s`.
-        """
+        """Guard a store; `on_error` is called with `limit` for each operation that failed."""
         self._store = store
         self._is_local = not store.is_shared
         self._own = MemoryLimits(clock)
@@ -40,15 +38,10 @@ class SharedLimits:
             self._own = store.limits_in_use
         self._on_error = on_error
         self._clock = clock
-        self._renew_s = renew_s
         self._reach = Reachability("store", "limits hold in each process by itself")
         self._taken_here: set[str] = set()
         """Requests that were admitted by the limits of this process, because the store failed."""
-        self._slots: dict[str, Sequence[str]] = {}
-        """The limits whose slots each request holds, by the request."""
         self._unsent: list[Correction] = []
-        self._must_renew = False
-        self._renewal: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
 
     async def take(self, holder: str, demands: Sequence[LimitDemand]) -> Sequence[int]:
@@ -58,51 +51,39 @@ class SharedLimits:
         """
         if self._is_local:
             return self._own.take_now(holder, demands)
-        slots = [demand.name for demand in demands if demand.cost_us is None]
-        used = await self._take_shared(holder, demands, slots)
-        is_here = used is None
+        used = await self._take_shared(holder, demands)
         if used is None:
             used = self._own.take_now(holder, demands)
-        if fits(demands, used):
-            if is_here:
+            if fits(demands, used):
                 self._taken_here.add(holder)
-            if slots:
-                self._slots[holder] = slots
-                if self._renewal is None:
-                    self._renew_later()
         return used
 
     def settle(self, holder: str, corrections: Sequence[Correction]) -> None:
         """Correct the rates and free the slots of a request that has ended; returns at once."""
-        if self._is_local:
-            self._own.settle_now(corrections)
-            return
-        self._slots.pop(holder, None)
-        if holder in self._taken_here:
+        if self._is_local or holder in self._taken_here:
             self._taken_here.discard(holder)
             self._own.settle_now(corrections)
-            # A renewal after the outage may have taken its slots in the store.
-            corrections = [each for each in corrections if each.cost_us is None]
-        self._send_later(corrections)
+        else:
+            self._send_later(corrections)
 
     async def aclose(self) -> None:
         """Wait at most `DRAIN_TIMEOUT_S` for the corrections in flight."""
-        if self._renewal is not None:
-            self._renewal.cancel()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=DRAIN_TIMEOUT_S)
             self._sending.cancel()
 
     async def _take_shared(
-        self, holder: str, demands: Sequence[LimitDemand], slots: Sequence[str]
+        self, holder: str, demands: Sequence[LimitDemand]
     ) -> Sequence[int] | None:
         """Take from the store; return None if it fails or failed a moment ago."""
         if self._reach.is_pausing(self._clock()):
             return None
+        self._send_later(())
         try:
             used = await self._store.take(holder, demands)
         except (StoreError, asyncio.CancelledError) as exc:
             # The store may have carried out what nobody waits for any more.
+            slots = [demand.name for demand in demands if demand.cost_us is None]
             self._send_later([Correction(name, None, holder) for name in slots])
             if isinstance(exc, asyncio.CancelledError):
                 raise
@@ -113,42 +94,22 @@ class SharedLimits:
 
     def _send_later(self, corrections: Sequence[Correction]) -> None:
         self._unsent += corrections
-        has_work = bool(self._unsent) or self._must_renew
-        if has_work and (self._sending is None or self._sending.done()):
+        if self._unsent and (self._sending is None or self._sending.done()):
             self._sending = asyncio.create_task(self._send())
 
-    def _renew_later(self) -> None:
-        def renew() -> None:
-            self._renewal, self._must_renew = None, bool(self._slots)
-            self._send_later(())
-            if self._slots:
-                self._renew_later()
-
-        self._renewal = asyncio.get_running_loop().call_later(self._renew_s, renew)
-
     async def _send(self) -> None:
-        """Send corrections, and then a renewal if one is due, until there is nothing to send."""
-        while self._unsent or self._must_renew:
-            if self._reach.is_pausing(self._clock()):
-                # Slots expire, and estimates of tokens stay as they are.
-                self._unsent.clear()
-                self._must_renew = False
-                return
+        """Send corrections until there are none, or until the store fails."""
+        while self._unsent and not self._reach.is_pausing(self._clock()):
+            corrections, self._unsent = self._unsent, []
             try:
-                if self._unsent:
-                    corrections, self._unsent = self._unsent, []
-                    await self._store.settle(corrections)
-                else:
-                    self._must_renew = False
-                    slots = defaultdict(list)
-                    for holder, names in self._slots.items():
-                        for name in names:
-                            slots[name].append(holder)
-                    await self._store.renew(slots)
+                await self._store.settle(corrections)
             except StoreError as exc:
+                self._unsent = corrections + self._unsent
                 self._record_failure(exc)
             else:
                 self._reach.record_success()
+        slots = [each for each in self._unsent if each.cost_us is None]
+        self._unsent = slots[-MAX_UNSENT:]
 
     def _record_failure(self, exc: StoreError) -> None:
         self._on_error("limit")

@@ -49,11 +49,9 @@ MAX_USE_US = 60 * MINUTE_US
 """Longest time for which a rate is used up. One huge request, or a clock of Redis that jumps back,
 costs no key more than an hour."""
 
-SLOT_TTL_S = 30.0
-"""Time after which a slot that nobody renews is free again. Only processes that were killed, or
-that cannot reach the store, leave such slots behind."""
-RENEW_S = 10.0
-"""Interval at which the slots of requests in flight are renewed."""
+SLOT_TTL_S = 300.0
+"""Time after which Redis frees a slot that nobody has freed. Only processes that were killed leave
+such slots behind. A request that takes longer does not count any more."""
 
 
 class LimitDemand(NamedTuple):
@@ -135,20 +133,12 @@ class Store(ABC):
         """Take all of these if all fit, and otherwise nothing, in one step and one round trip.
 
         Return what was in use of each limit before; `fits` tells whether everything was taken.
-        `holder` is the request, which holds the slots until it frees them, or until it has not
-        renewed them for `SLOT_TTL_S`.
+        `holder` is the request, which holds the slots until it frees them, or its process ends.
         """
 
     @abstractmethod
     async def settle(self, corrections: Sequence[Correction]) -> None:
         """Correct rates and free slots. What is not in use, or not held, is ignored."""
-
-    @abstractmethod
-    async def renew(self, slots: Mapping[str, Collection[str]]) -> None:
-        """Hold slots for another `SLOT_TTL_S`: requests by the name of their limit.
-
-        Slots that the store has lost are held again, even beyond the limit.
-        """
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -17,13 +17,10 @@ from router_service.access.limits import (
 from router_service.core.errors import AdmissionError
 from router_service.core.record import AnswerResult, Record
 from router_service.store.memory import MemoryStore
-from router_service.store.opening import open_store
-from router_service.store.parent_process import serve_workers
 from router_service.store.shared_limits import SharedLimits
 from router_service.store.store import Correction, LimitDemand
 from tests.clock import Clock
 from tests.records import make_record
-from tests.serving import wait_for_async
 from tests.stores import LIMITS, RemoteStore
 
 
@@ -169,29 +166,25 @@ def test_limits_hold_in_the_process_while_the_store_is_away(
     assert "reachable again" in caplog.messages[1]
 
 
-def test_slots_are_renewed_while_requests_run() -> None:
-    """A slot that the store has lost meanwhile is held again; a freed one is not."""
+def test_slots_that_end_while_the_store_is_away_are_freed_when_it_is_back() -> None:
+    """The store learns of them with the next request, so that no slot stays held."""
+    clock = Clock()
+    store = RemoteStore(clock)
     slot = LimitDemand("key:ci:parallel", 4, None)
 
     async def run() -> None:
-        async with serve_workers(LIMITS) as directory:
-            store, viewer = (open_store(f"workers:{directory}", LIMITS) for _ in range(2))
-            limits = SharedLimits(store, pytest.fail, renew_s=0.05)
-
-            async def are_held(number: int) -> bool:
-                return list(await viewer.take("v", [LimitDemand(slot.name, -1, None)])) == [number]
-
-            for holder in "abc":
-                await limits.take(holder, [slot])
-            limits.settle("a", [Correction(slot.name, None, "a")])
-            await wait_for_async(lambda: are_held(2), "one slot is free")
-            await viewer.settle([Correction(slot.name, None, holder) for holder in "bc"])
-            await wait_for_async(lambda: are_held(2), "both slots are renewed")
-            for holder in "bc":
-                limits.settle(holder, [Correction(slot.name, None, holder)])
-            await wait_for_async(lambda: are_held(0), "all slots are free")
-            await limits.aclose()
-            await store.aclose()
-            await viewer.aclose()
+        limits = SharedLimits(store, lambda _: None, clock)
+        for holder in "ab":
+            await limits.take(holder, [slot])
+        store.is_away = True
+        limits.settle("a", [Correction(slot.name, None, "a")])
+        await limits.take("c", [slot])
+        limits.settle("b", [Correction(slot.name, None, "b")])
+        await asyncio.sleep(0)  # nothing can be sent
+        store.is_away = False
+        clock.now_s += 20
+        await limits.take("d", [slot])
+        await limits.aclose()
+        assert list(await store.take("e", [slot])) == [1], "only d holds a slot"
 
     asyncio.run(run())

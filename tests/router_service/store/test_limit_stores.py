@@ -139,22 +139,8 @@ def test_what_is_given_back_can_be_taken_again(replicas: Run) -> None:
     replicas(run)
 
 
-def test_lost_slots_are_held_again_by_a_renewal(replicas: Run) -> None:
-    """A renewal takes a slot that the store has forgotten, even if the limit is reached."""
-
-    async def run(one: Store, other: Store) -> None:
-        slots = f"lost{id(one)}"
-        assert await takes(one, "a", slot(slots, 1))
-        await other.renew({slots: ["b", "c"]})
-        assert list(await one.take("d", [slot(slots, 9)])) == [3]
-        await one.settle([Correction(slots, None, name) for name in "abcd"])
-        assert await takes(other, "e", slot(slots, 1))
-
-    replicas(run)
-
-
 def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
-    """The parent frees the slots of a closed connection; Redis those that nobody renews."""
+    """The parent frees the slots of a closed connection; Redis those that nobody has freed."""
 
     async def run() -> None:
         async with serve_workers(LIMITS) as directory:
@@ -178,7 +164,7 @@ def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
             expires_s = server.zscore(key, "a") / 1e6  # pyrefly: ignore[unsupported-operation]
             # Redis and this process have the same clock.
             assert began_s - 1 < expires_s - SLOT_TTL_S < time.time() + 1
-            server.zadd(key, {"a": began_s * 1e6})  # as if its process had ended 30 s ago
+            server.zadd(key, {"a": began_s * 1e6})  # as if its process had been killed
         assert await takes(store, "b", slot(name, 1))
         await store.aclose()
 
@@ -195,8 +181,6 @@ def test_operations_fail_without_the_store() -> None:
                 await store.take("a", [slot("s", 1)])
             with pytest.raises(StoreError):
                 await store.settle([Correction("s", None, "a")])
-            with pytest.raises(StoreError):
-                await store.renew({"s": ["a"]})
             await store.aclose()
 
     asyncio.run(run())
