@@ -319,14 +319,14 @@ class Router:
         `timer` gets the stages `pack` and `classify`. Raises ValueError if the model returns NaN.
         """
         # The key omits parts of the request that could not be parsed: the model does not see them.
-        tools = _tool_lists.peek(conversation.tools)
+        tools = _tool_lists.get(conversation.tools)
         if tools is None:
             tools = object()
             size_bytes = sum(tool.size_bytes for tool in conversation.tools)
             _tool_lists.put(conversation.tools, tools, size_bytes)
         key = conversation.turns, tools
         # A request for the same conversation may have finished while this one was queued.
-        known = self._predictions.peek(key)
+        known = self._predictions.get(key)
         if known is not None:
             return known
         timer = timer or Timer(time.perf_counter)

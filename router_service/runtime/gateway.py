@@ -216,7 +216,7 @@ class Gateway:
         )
         """Threads that read what the page and the API show of the database."""
 
-        self._gauges = Gauges(self.metrics, self.breakers, self.slots, self.decisions)
+        self._gauges = Gauges(self.metrics, self.breakers, self.slots)
         self._gauges.show_engine(self.engine)
 
     def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-from weakref import WeakKeyDictionary
-
 from router_service import __version__
-from router_service.core.resources import Cache, CacheCounts
-from router_service.requests.limits import DecisionQueue, Slots
+from router_service.requests.limits import Slots
 from router_service.runtime.engine import Engine
 from router_service.telemetry.metrics import Known, Metrics
 from router_service.upstream.breaker import CircuitBreakers
@@ -20,21 +16,13 @@ class Gauges:
     0 and never removed.
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        breakers: CircuitBreakers,
-        slots: Slots,
-        decisions: DecisionQueue,
-    ) -> None:
+    def __init__(self, metrics: Metrics, breakers: CircuitBreakers, slots: Slots) -> None:
         """Show the version. `show_engine` shows everything that depends on an engine."""
         self._metrics = metrics
         self._breakers = breakers
         self._slots = slots
-        self._decisions = decisions
         self._artifact: tuple[str, ...] | None = None
         self._deployment_ids: set[str] = set()
-        self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
         metrics.build_info.labels(__version__).set(1)
 
     def show_engine(self, engine: Engine) -> None:
@@ -75,16 +63,9 @@ class Gauges:
         """Set the gauges to the present state."""
         metrics = self._metrics
         metrics.requests_in_flight.set(self._slots.in_flight)
-        metrics.decisions_queued.set(self._decisions.waiting)
         present = set(engine.deployment_ids)
         open_ids = self._breakers.open_circuits().keys() & present
         metrics.deployments_available.set(len(present) - len(open_ids))
         self._deployment_ids |= present
         for deployment_id in self._deployment_ids:
             metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)
-        caches = {item for router in engine.releases.routers for item in router.caches.items()}
-        for name, cache in caches:
-            before, now = self._counted.get(cache, CacheCounts()), cache.counts
-            metrics.cache_lookups.labels(name, "hit").inc(now.hits - before.hits)
-            metrics.cache_lookups.labels(name, "miss").inc(now.misses - before.misses)
-            self._counted[cache] = now

@@ -80,12 +80,6 @@ C = TypeVar("C", Counter, Histogram)
 Aggregation = Literal["sum", "min", "max"]
 """How the values of a gauge in several workers become one; ended workers are left out."""
 
-_MULTIPROCESS_MODES: Mapping[Aggregation, Literal["livesum", "livemin", "livemax"]] = {
-    "sum": "livesum",
-    "min": "livemin",
-    "max": "livemax",
-}
-
 _KNOWN_STATUSES = frozenset({*HTTPStatus, 499, 529})
 """Registered statuses, nginx's 499 for a client that left, and Anthropic's 529 ("overloaded")."""
 
@@ -156,23 +150,24 @@ class _Definition(Generic[M]):
 
 
 def _counter(
-    name: str, text: str, *labels: str, starts: Sequence[Start] = ()
+    name: str, text: str, labels: str = "", starts: Sequence[Start] = ()
 ) -> _Definition[Counter]:
-    name = f"switchcraft_{name}"
+    """Define a counter; the names of labels are separated by spaces."""
+    name, names = f"switchcraft_{name}", tuple(labels.split())
     return _Definition(
-        Series(f"{name}_total", "counter", labels, text),
-        lambda registry: Counter(name, text, labels, registry=registry),
+        Series(f"{name}_total", "counter", names, text),
+        lambda registry: Counter(name, text, names, registry=registry),
         starts,
     )
 
 
 def _histogram(
-    name: str, text: str, buckets: Sequence[float], *labels: str, starts: Sequence[Start] = ()
+    name: str, text: str, buckets: Sequence[float], labels: str = "", starts: Sequence[Start] = ()
 ) -> _Definition[Histogram]:
-    name = f"switchcraft_{name}"
+    name, names = f"switchcraft_{name}", tuple(labels.split())
     return _Definition(
-        Series(name, "histogram", labels, text),
-        lambda registry: Histogram(name, text, labels, buckets=buckets, registry=registry),
+        Series(name, "histogram", names, text),
+        lambda registry: Histogram(name, text, names, buckets=buckets, registry=registry),
         starts,
     )
 
@@ -180,17 +175,18 @@ def _histogram(
 def _gauge(
     name: str,
     text: str,
-    *labels: str,
+    labels: str = "",
+    *,
     aggregation: Aggregation = "max",
     starts: Sequence[Start] = (),
     first: float = 0.0,
 ) -> _Definition[Gauge]:
     """Define a gauge. Do not use its `set_function` or `remove`: they affect only one worker."""
-    name = f"switchcraft_{name}"
-    mode = _MULTIPROCESS_MODES[aggregation]
+    name, names = f"switchcraft_{name}", tuple(labels.split())
+    mode: Any = f"live{aggregation}"  # without workers that have ended
     return _Definition(
-        Series(name, "gauge", labels, text, aggregation),
-        lambda registry: Gauge(name, text, labels, registry=registry, multiprocess_mode=mode),
+        Series(name, "gauge", names, text, aggregation),
+        lambda registry: Gauge(name, text, names, registry=registry, multiprocess_mode=mode),
         starts,
         first,
     )
@@ -207,10 +203,7 @@ class Metrics:
         f"{', '.join(GOALS)}; or none), the HTTP status (499 if the client left, `broken` if a "
         "stream broke after its first byte was sent to the client), and the release that routed "
         "the request (none if it was not routed).",
-        "model",
-        "policy",
-        "status",
-        "release",
+        "model policy status release",
     )
     request_seconds = _histogram(
         "request_seconds",
@@ -230,8 +223,7 @@ class Metrics:
     decisions = _counter(
         "decisions",
         "Router decisions, by chosen arm and reason.",
-        "arm",
-        "reason",
+        "arm reason",
         starts=[
             _each(Known.ARMS, (*choosing_reasons(), *ROUTER_REASONS)),
             _each(Known.ARMS, Verified.reasons, if_verified=True),
@@ -242,11 +234,7 @@ class Metrics:
         "artifact_info",
         "1 for the artifact that decides now and the graph and execution provider of ONNX Runtime "
         "that run it (CPUExecutionProvider or CUDAExecutionProvider), 0 for an earlier one.",
-        "name",
-        "encoder",
-        "commit",
-        "graph",
-        "provider",
+        "name encoder commit graph provider",
     )
     chosen_probability = _histogram(
         "chosen_probability",
@@ -259,19 +247,11 @@ class Metrics:
         "unfamiliar_requests",
         "Routed requests that are unlike the training data, by the arm that answered and the "
         "release.",
-        "arm",
-        "release",
+        "arm release",
         starts=[_each(Known.ARMS, Track)],
     )
     packed_tokens = _histogram("packed_tokens", "Tokens in the encoder's input.", _TOKEN_BUCKETS)
     request_bytes = _histogram("request_bytes", "Body size of routed requests.", _BYTE_BUCKETS)
-    cache_lookups = _counter(
-        "cache_lookups",
-        "Cache lookups by cache (predictions: probabilities of a conversation; signatures, turns: "
-        "tokenized tool signatures and turns) and outcome (hit, miss).",
-        "cache",
-        "outcome",
-    )
     # Timings.
     stage_seconds = _histogram(
         "stage_seconds",
@@ -283,9 +263,6 @@ class Metrics:
     decisions_over_budget = _counter(
         "decisions_over_budget",
         "Decisions in decision_seconds that took longer than the latency budget.",
-    )
-    decisions_queued = _gauge(
-        "decisions_queued", "Requests that wait for a decision thread.", aggregation="sum"
     )
     decision_seconds = _histogram(
         "decision_seconds",
@@ -312,18 +289,14 @@ class Metrics:
         "tokens",
         "Tokens by kind (prompt, including cached; completion, including reasoning) and by source "
         "of the count: upstream, or gateway if an answer broke off or has no usage.",
-        "model",
-        "kind",
-        "source",
+        "model kind source",
         starts=[_each(Known.MODELS, ("prompt", "completion", "cached", "reasoning"), _SOURCES)],
     )
     cost_usd = _counter(
         "cost_usd",
         "Cost at list price if tokens and price are known, by source of the token count and by "
         "release, as in requests.",
-        "model",
-        "source",
-        "release",
+        "model source release",
         starts=[_each(Known.PRICED_MODELS, _SOURCES, _RELEASES)],
     )
     compared_cost_usd = _counter(
@@ -331,8 +304,7 @@ class Metrics:
         "Cost of routed requests for which the cost of the baseline model is known too, by the "
         "model that answered: what they have cost (answered_by: routed), and the price of the same "
         "tokens at the baseline model (baseline). The difference is the saving.",
-        "model",
-        "answered_by",
+        "model answered_by",
         starts=[_each(Known.COMPARED_MODELS, ("routed", "baseline"))],
     )
     expected_correct = _counter(
@@ -340,18 +312,13 @@ class Metrics:
         "Expected number of correct answers to the requests in estimated_requests: the sum of the "
         "calibrated probabilities of the answers (answered_by: routed), or of the answers that the "
         "baseline model would have given (baseline). The relative accuracy is their ratio.",
-        "model",
-        "policy",
-        "release",
-        "answered_by",
+        "model policy release answered_by",
     )
     estimated_requests = _counter(
         "estimated_requests",
         "Routed requests with a complete answer for which the probability of a correct answer is "
         "known, of the model that answered and of the baseline model, by release.",
-        "model",
-        "policy",
-        "release",
+        "model policy release",
     )
     # Verified answers.
     candidates = _counter(
@@ -359,9 +326,7 @@ class Metrics:
         "Candidate answers of verified requests, by arm, release and outcome: accepted, rejected, "
         "failed (including those that no client can use, or that the gateway no longer waited "
         "for).",
-        "arm",
-        "release",
-        "outcome",
+        "arm release outcome",
         starts=[_each(Known.ARMS, Track, ("accepted", "rejected", "failed"), if_verified=True)],
     )
     verification_added_seconds = _histogram(
@@ -391,15 +356,12 @@ class Metrics:
         "Attempts to get an answer from a deployment, by outcome: answered, unreachable, timeout, "
         "broken, status, error_body, malformed, unusable, quota, refused, unfit, too_long, busy, "
         "cancelled. A request may need several attempts.",
-        "model",
-        "deployment",
-        "outcome",
+        "model deployment outcome",
     )
     fallbacks = _counter(
         "fallbacks",
         "Requests that were not answered by the chosen model, by chosen and answering model.",
-        "chosen",
-        "model",
+        "chosen model",
     )
     router_failures = _counter(
         "router_failures",
@@ -416,8 +378,7 @@ class Metrics:
         "storage_errors",
         "Operations of the store (put, get, limit, overflow, pause) and of the database (open, "
         "read, write, migrate) that failed.",
-        "storage",
-        "operation",
+        "storage operation",
         starts=[
             _each(("store",), ("put", "get", "limit", "overflow", "pause")),
             _each(("database",), ("open", "read", "write", "migrate")),
@@ -436,8 +397,7 @@ class Metrics:
         "Records that are lost, by kind (decision_log: lines; request_list: requests that live "
         "traffic does not list; spans) and reason: full (too many waited), failed (writing or "
         "sending failed).",
-        "kind",
-        "reason",
+        "kind reason",
         starts=[
             _each(("decision_log",), ("full", "failed")),
             _each(("request_list",), ("full",)),
@@ -459,8 +419,7 @@ class Metrics:
         "decisions_queued, lists_queued, too_many_requests, shutting_down), limit (of their key or "
         "team: requests, tokens a minute, parallel), budget (spent; reserved for other requests; "
         "unknown, because the database has been unreachable for too long).",
-        "cause",
-        "reason",
+        "cause reason",
         starts=[
             _each(
                 ("overload",),
@@ -491,8 +450,7 @@ class Metrics:
         "reloads",
         "Reloads of a changed configuration or publication, by kind (config, artifact) and outcome "
         "(taken, refused).",
-        "kind",
-        "outcome",
+        "kind outcome",
         starts=[_each(_RELOADED, ("taken", "refused"))],
     )
     last_reload_successful = _gauge(
@@ -515,25 +473,21 @@ class Metrics:
         "tool_calls",
         "Tool calls in answers, by model and whether they match their tool's schema: yes, no "
         "(arguments that violate it or are not JSON), unknown_tool, unchecked.",
-        "model",
-        "fits",
+        "model fits",
         starts=[_each(Known.MODELS, CallValidity)],
     )
     feedback = _counter(
         "feedback",
         "Decisions that received client feedback, by arm, release and verdict: correct, wrong, or "
         "expected if the client sent the expected calls, which are compared later.",
-        "arm",
-        "release",
-        "verdict",
+        "arm release verdict",
         starts=[_each(Known.ARMS, Track, Verdict)],
     )
     calibration_decisions = _counter(
         "calibration_decisions",
         "Decisions whose feedback says correct or wrong, by verdict and by the chosen arm's "
         "probability, rounded down to a tenth (0.0 to 0.9).",
-        "bin",
-        "verdict",
+        "bin verdict",
         starts=[_each(_BINS, (Verdict.CORRECT, Verdict.WRONG))],
     )
     calibration_predicted = _counter(

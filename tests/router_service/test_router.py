@@ -16,7 +16,6 @@ from router_service.apis.conversation import (
 )
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.reasons import Reason
-from router_service.core.resources import CacheCounts
 from router_service.policies.base import Policy
 from router_service.policies.drift import Drift
 from router_service.policies.threshold import Threshold
@@ -116,7 +115,6 @@ def test_only_the_same_conversation_is_cached(conversations: list[Conversation])
     unread = cached_decision(router, replace(asked, unread=("messages[7]",)))
     assert unread is not None
     assert unread.reason is Reason.UNREAD
-    assert router.caches["predictions"].counts == CacheCounts(hits=2, misses=4)
 
 
 def cached_decision(

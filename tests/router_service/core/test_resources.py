@@ -20,7 +20,7 @@ def test_cache_stays_within_its_bound(puts: list[tuple[int, int]], max_bytes: in
     for place, (key, size_bytes) in enumerate(puts):
         cache.put(key, place, size_bytes)
         last[key] = place, size_bytes + ENTRY_BYTES
-    found = {key for key in last if cache.peek(key) is not None}
+    found = {key for key in last if cache.get(key) is not None}
     assert cache.size_bytes == sum(last[key][1] for key in found) <= max_bytes
     assert all(cache.get(key) == last[key][0] for key in found)
 
@@ -37,5 +37,5 @@ def test_threads_share_a_cache() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(use, range(8)))
-    sizes = [key + ENTRY_BYTES for key in range(40) if cache.peek(key) is not None]
+    sizes = [key + ENTRY_BYTES for key in range(40) if cache.get(key) is not None]
     assert cache.size_bytes == sum(sizes) <= 20 * ENTRY_BYTES
