@@ -639,7 +639,7 @@ def decide_among(
         policy=str(policy),
         reason=reason,
         packed_tokens=prediction.packed_tokens,
-        ranking=tuple(arms[index] for index in order),
+        ranking=tuple([arms[index] for index in order]),
         features=prediction.features,
         familiarity=prediction.familiarity,
     )

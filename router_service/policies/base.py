@@ -191,18 +191,16 @@ def most_probable(probabilities: Sequence[float], costs_usd: Sequence[float]) ->
 
     Raises ValueError if there are no arms or a probability is not a number.
     """
-    if not probabilities or any(math.isnan(p) for p in probabilities):
+    if not probabilities or any(map(math.isnan, probabilities)):
         raise ValueError(f"needs a probability for every arm, without NaN: {list(probabilities)}")
-    return min(
-        range(len(probabilities)), key=lambda arm: (-probabilities[arm], costs_usd[arm], arm)
-    )
+    return by_probability(probabilities, costs_usd)[0]
 
 
 def by_probability(probabilities: Sequence[float], costs_usd: Sequence[float]) -> list[int]:
     """Return all arms, the most probable first; of equal ones the cheapest, then the first."""
-    return sorted(
-        range(len(probabilities)), key=lambda arm: (-probabilities[arm], costs_usd[arm], arm)
-    )
+    arms = sorted(range(len(probabilities)), key=costs_usd.__getitem__)
+    arms.sort(key=probabilities.__getitem__, reverse=True)
+    return arms
 
 
 def cheapest_above(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from router_service.apis.usage import Usage
 from router_service.core.decision_record import StoredRecord
@@ -141,6 +141,8 @@ class NextRequest:
     has_markers: bool
     """Whether it has `cache_control`."""
     size_bytes: int = 0
+    turns: int = 0
+    """Number of its messages."""
 
 
 class ConversationState(StoredRecord):
@@ -152,7 +154,7 @@ class ConversationState(StoredRecord):
     requests: int = 0
     arm: str | None = None
     """The arm that served the last request."""
-    warm: Mapping[str, WarmPrefix] = {}
+    warm: Mapping[str, WarmPrefix] = Field(default_factory=dict)
     """Cached prefixes by arm, the latest one last."""
     first_prompt_tokens: int = 0
     prompt_tokens: int = 0
@@ -160,7 +162,7 @@ class ConversationState(StoredRecord):
     request_bytes: int = 0
     """Size of the last request's body, from which the length of the next prompt is estimated."""
     last_at_s: float = 0.0
-    asked: Mapping[str, tuple[int, int]] = {}
+    asked: Mapping[str, tuple[int, int]] = Field(default_factory=dict)
     """For each arm that verification has asked: how often, and how often it asked another one
     after that."""
     turns: int = 0
@@ -200,6 +202,12 @@ class ConversationState(StoredRecord):
         self, request: NextRequest, arm: str, usage: Usage, rule: CacheRule | None
     ) -> ConversationState:
         """Return the state after an arm's provider has read the prompt of a request."""
+        return self.model_copy(update={"warm": self._warmed(request, arm, usage, rule)})
+
+    def _warmed(
+        self, request: NextRequest, arm: str, usage: Usage, rule: CacheRule | None
+    ) -> Mapping[str, WarmPrefix]:
+        """Return the cached prefixes after an arm's provider has read a prompt."""
         now_s = request.at_s
         expected = min(self.cached_tokens(arm, rule, now_s), usage.prompt_tokens)
         before = self.warm.get(arm)
@@ -210,7 +218,7 @@ class ConversationState(StoredRecord):
             hit_share = max(hit_share, 0.05)
         warm = {name: each for name, each in self.warm.items() if name != arm}
         warm[arm] = WarmPrefix(tokens=usage.prompt_tokens, used_at_s=now_s, hit_share=hit_share)
-        return self.model_copy(update={"warm": dict(list(warm.items())[-MAX_WARM_ARMS:])})
+        return dict(list(warm.items())[-MAX_WARM_ARMS:])
 
     def after(
         self,
@@ -220,15 +228,16 @@ class ConversationState(StoredRecord):
         rule: CacheRule | None,
     ) -> ConversationState:
         """Return the state after an arm has answered a request with this usage."""
-        warmed = self.warmed(request, arm, usage, rule)
-        return warmed.model_copy(
+        return self.model_copy(
             update={
+                "warm": self._warmed(request, arm, usage, rule),
                 "requests": self.requests + 1,
                 "arm": arm,
                 "first_prompt_tokens": self.first_prompt_tokens or usage.prompt_tokens,
                 "prompt_tokens": usage.prompt_tokens,
                 "request_bytes": request.size_bytes,
                 "last_at_s": request.at_s,
+                "turns": request.turns,
             }
         )
 

@@ -97,13 +97,13 @@ def explanation_of(
     if reason == Reason.FALLBACK:
         arm = record.arm or ""
         sentence = explain_fallback(model, labels.get(arm, arm))
-    elif reason in Verified.reasons and record.candidates:
-        accepted = next((c for c in record.candidates if c.is_accepted), record.candidates[-1])
+    elif reason in Verified.reasons and (candidates := record.candidates):
+        accepted = next((c for c in candidates if c.is_accepted), candidates[-1])
         label = arm_label(accepted.arm or "", accepted.model)
         sentence = explain_candidate(
             label,
             reason,
-            len(record.candidates),
+            len(candidates),
             accepted.p_correct,
             accepted.ungrounded,
             stop=explain_stop(record.stop, record.policy or "", labels),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from router_service.policies.base import (
 SLOPES = tuple(np.geomspace(5.0, 0.001, 25).tolist())
 """Probability that must make up for the difference in cost between the least and the most expensive
 arm. The price of `utility` is this difference divided by the probability."""
-
-Number = TypeVar("Number", float, Floats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +61,6 @@ class Utility(Policy):
     def __str__(self) -> str:
         return f"utility={self.price_usd:g}"
 
-    def value(self, probability: Number, cost_usd: Number) -> Number:
-        """Return the value of an arm, or of many arms, in correct answers."""
-        return probability - cost_usd / max(self.price_usd, LEAST_PRICE_USD)
-
     def choose(self, probabilities: Sequence[float], costs_usd: Sequence[float]) -> Selection:
         """Choose the arm with the highest value."""
         most_probable(probabilities, costs_usd)  # refuses missing probabilities
@@ -75,16 +69,18 @@ class Utility(Policy):
     def choose_rows(self, probabilities: Floats, costs_usd: Floats) -> Columns:
         """Return the arm that `choose` chooses for each row."""
         check_rows(probabilities)
-        value = self.value(probabilities, costs_usd)
+        value = probabilities - costs_usd / max(self.price_usd, LEAST_PRICE_USD)
         return np.lexsort((costs_usd, -probabilities, -value))[:, 0]
 
     def ranking(
         self, probabilities: Sequence[float], costs_usd: Sequence[float]
     ) -> tuple[int, ...]:
-        """Return the arms by falling value."""
-        likely = by_probability(probabilities, costs_usd)
-        likely.sort(key=lambda arm: -self.value(probabilities[arm], costs_usd[arm]))
-        return tuple(likely)
+        """Return the arms by falling value, which is in correct answers."""
+        price_usd = max(self.price_usd, LEAST_PRICE_USD)
+        values = [p - cost / price_usd for p, cost in zip(probabilities, costs_usd, strict=True)]
+        arms = by_probability(probabilities, costs_usd)
+        arms.sort(key=values.__getitem__, reverse=True)
+        return tuple(arms)
 
     def explain(self, choice: ChoiceFacts) -> str:
         """Return why an arm was chosen."""

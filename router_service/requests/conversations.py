@@ -78,8 +78,8 @@ class Conversations:
                 at_s=self._clock(),
                 has_markers=request.has_cache_markers,
                 size_bytes=size_bytes,
+                turns=turns,
             ),
-            turns,
             is_in_tool_loop(conversation),
         )
 
@@ -100,7 +100,6 @@ class Conversations:
         arm = self._arm_of(accepted, plan, decision)
         rule = terms[arm].rule if arm in terms else None
         after = after.after(request, arm, accepted.usage, rule)
-        after = after.model_copy(update={"turns": turn.turns})
         self._local.keep(after)
         if self._shared is not None:
             self._shared.save(after)
@@ -108,9 +107,11 @@ class Conversations:
     @staticmethod
     def _arm_of(candidate: Candidate, plan: Plan, decision: Decision) -> str:
         """Return the arm whose model has answered, or the chosen one if none is known."""
+        if candidate.arm is not None:
+            return candidate.arm
         models = plan.planner.models_by_arm(decision)
         answered = (arm for arm, model in models.items() if model.name == candidate.model.name)
-        return candidate.arm or next(answered, decision.arm)
+        return next(answered, decision.arm)
 
     async def _find(self, conversation_id: str) -> ConversationState | None:
         """Return the latest state that is known in time."""

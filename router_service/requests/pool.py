@@ -280,7 +280,15 @@ class Pool:
 
 def capable_models(models: Sequence[Model], request: ParsedRequest) -> tuple[Model, ...]:
     """Return the models that can serve a request; raises InvalidRequestError if none can."""
-    able = tuple([model for model in models if not lacks(model, request)])
+    required, translation = request.requirements, request.translation
+    able = tuple(
+        [
+            model
+            for model in models
+            if not model.capabilities.lacks(required)
+            and (translation is None or translation.able(model))
+        ]
+    )
     if not able:
         missing = {model.name: lacks(model, request) for model in models}
         excesses = [model.capabilities.excess_tokens(request.requirements) for model in models]

@@ -34,8 +34,6 @@ class ConversationTurn:
     state: ConversationState
     """Without an arm if this is the first request."""
     request: NextRequest
-    turns: int
-    """Number of messages in the request."""
     is_in_loop: bool
     """Whether the request continues a tool loop."""
 

@@ -52,7 +52,7 @@ def check_limits(plan: Plan, limits: VerificationLimits) -> None:
     """Raise InvalidRequestError if no arm may be asked within the limits."""
     assert plan.decision is not None  # noqa: S101 - for types; plans with `verified` have one
     costs_usd = plan.decision.cost_usd
-    cheapest = min(costs_usd, key=lambda arm: costs_usd[arm])
+    cheapest = min(costs_usd, key=costs_usd.__getitem__)
     if costs_usd[cheapest] > limits.max_cost_usd:
         raise InvalidRequestError(
             f"No model is expected to answer this request for {limits.max_cost_usd:g} USD or less: "
@@ -137,10 +137,11 @@ class Verification:
         """Return the router's decision; if it fails, accept a candidate without it."""
         complete = self._complete
         has_calls = any(each.answer is not None and each.answer.calls for each in complete.values())
+        left, excluded = ({}, {}) if is_last else self._arms_left()
         state = VerificationState(
             policy=self._policy,
-            arms=frozenset() if is_last else frozenset(self.models_left),
-            excluded={} if is_last else self._excluded,
+            arms=left.keys(),
+            excluded=excluded,
             candidates=[ArmAnswer(arm, each.answer) for arm, each in complete.items()],
             failed=self._call.asked.keys() - complete.keys(),
             limits=self._limits,
@@ -198,7 +199,7 @@ class Verification:
         if stop is None and step.ask:  # the candidates cost more than the router expected
             arm = step.ask[0]
             stop = VerificationStop(
-                reason=self._excluded.get(arm, StopReason.MAX_COST),
+                reason=self._arms_left()[1].get(arm, StopReason.MAX_COST),
                 arm=arm,
                 expected_gain=step.expected_gain,
                 expected_cost_usd=self._decision.cost_usd[arm],
@@ -217,7 +218,8 @@ class Verification:
 
     def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
         """Return the first of these arms that may be asked together."""
-        left, left_usd, asks_left = self.models_left, self._cost_left_usd, self.asks_left
+        left, _ = self._arms_left()
+        left_usd, asks_left = self._cost_left_usd, self.asks_left
         allowed: list[str] = []
         for arm in arms:
             is_few = len(allowed) < asks_left
@@ -228,8 +230,8 @@ class Verification:
 
     @property
     def _cost_left_usd(self) -> float:
-        spent_usd = sum(each.cost_usd or 0.0 for each in self._call.asked.values())
-        return self._limits.max_cost_usd - spent_usd
+        asked = self._call.asked.values()
+        return self._limits.max_cost_usd - sum([each.cost_usd or 0.0 for each in asked])
 
     @property
     def asks_left(self) -> int:
@@ -238,38 +240,34 @@ class Verification:
 
     @property
     def models_left(self) -> Mapping[str, Model]:
-        """Models by arm that may be asked within the limits.
+        """Models by arm that may be asked within the limits, in the order of the plan's policy."""
+        return self._arms_left()[0]
 
-        They are in the order of the plan's policy. An arm is tried only once.
+    def _arms_left(self) -> tuple[Mapping[str, Model], Mapping[str, StopReason]]:
+        """Return the arms that may be asked, and the others with the limit that forbids it.
+
+        An arm is tried only once. Both are in the order of the plan's policy.
         """
-        excluded = self._excluded
-        tried = {candidate.arm for candidate in self._call.candidates}
-        return {
-            arm: model
-            for arm, model in self._models.items()
-            if arm not in tried and arm not in excluded
-        }
-
-    @property
-    def _excluded(self) -> Mapping[str, StopReason]:
-        """The arms that were not tried and may not be asked, by the limit that forbids it."""
         left_usd, now_s = self._cost_left_usd, self._loop.time()
         left_s, end = self._time_left()
         asks_left = self.asks_left
         tried = {candidate.arm for candidate in self._call.candidates}
-        found: dict[str, StopReason] = {}
-        for arm in self._models:
+        left: dict[str, Model] = {}
+        excluded: dict[str, StopReason] = {}
+        for arm, model in self._models.items():
             if arm in tried:
                 continue
             if asks_left <= 0:
-                found[arm] = StopReason.MAX_CANDIDATES
+                excluded[arm] = StopReason.MAX_CANDIDATES
             elif left_s <= 0:
-                found[arm] = end
+                excluded[arm] = end
             elif self._decision.cost_usd[arm] > left_usd:
-                found[arm] = StopReason.MAX_COST
+                excluded[arm] = StopReason.MAX_COST
             elif self._ends_s[arm] <= now_s:
-                found[arm] = StopReason.DEADLINE
-        return found
+                excluded[arm] = StopReason.DEADLINE
+            else:
+                left[arm] = model
+        return left, excluded
 
     @property
     def first_error(self) -> UpstreamError:
