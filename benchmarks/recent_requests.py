@@ -60,7 +60,7 @@ def make() -> Record:
         actual_cost_usd=8.4e-6,
         prompt_tokens=400,
         completion_tokens=60,
-        conversation=secrets.token_hex(16),
+        conversation_id=secrets.token_hex(16),
     )
 
 

@@ -208,8 +208,6 @@ class Record:
     """Why the model answered, in one sentence; None if the reason says everything."""
     fallback_from: str | None = None
     """The model that should have answered, if another one did."""
-    conversation: str | None = None
-    """The conversation whose state the decision used."""
     is_unfamiliar: bool = False
     track: str | None = None
     """The release that planned the request."""

@@ -2,8 +2,7 @@
 
 The state of a conversation says which arm served it, and how much of it each arm's provider has
 cached (see `policies.caching`). It is kept in memory, and in Redis if that is configured. A request
-waits at most `MAX_WAIT_S` for Redis, and is decided without state if Redis is away. The ids of a
-conversation's decisions are kept, too, so that people can follow its requests.
+waits at most `MAX_WAIT_S` for Redis, and is decided without state if Redis is away.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar
 
 from router_service.apis.conversation import Role
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
-from router_service.core.decision_record import StoredRecord
 from router_service.core.errors import StoreError
 from router_service.policies.caching import ConversationState, NextRequest
 from router_service.requests.call import Call
@@ -30,9 +27,6 @@ from router_service.store.records import Records
 
 MAX_WAIT_S = 0.02
 """Longest wait of a request for the state in Redis, which usually answers within 2 ms."""
-
-MAX_DECISIONS = 50
-"""Decisions that are remembered of one conversation; an agent may have hundreds."""
 
 
 class Conversations:
@@ -135,52 +129,3 @@ class Conversations:
             read.cancel()
         if self._shared is not None:
             await self._shared.drain()
-
-
-class ConversationDecisions(StoredRecord):
-    """The decisions of a conversation."""
-
-    kind: ClassVar[str] = "conversation_decisions"
-    max_mean_bytes: ClassVar[int] = 4096
-
-    decisions: tuple[str, ...] = ()
-    """Ids of the last decisions, in the order in which their answers ended."""
-
-
-class ConversationIndex:
-    """The decisions of each conversation, in the store that workers and replicas share.
-
-    Of two requests of a conversation that end at the same time in two processes, one may be lost.
-    """
-
-    def __init__(self, store: Records[ConversationDecisions]) -> None:
-        """Keep the decisions in this store."""
-        self._store = store
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def answered(self, call: Call) -> None:
-        """Add a request that has ended to its conversation, in the background."""
-        conversation_id = call.plan.conversation_id
-        if conversation_id is not None:
-            task = asyncio.create_task(self._add(conversation_id, call.decision_id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def find(self, conversation_id: str | None) -> tuple[str, ...]:
-        """Return the ids of a conversation's decisions; none if they are not known."""
-        if conversation_id is None:
-            return ()
-        with suppress(StoreError):
-            found = await self._store.get(conversation_id)
-            return found.decisions if found else ()
-        return ()
-
-    async def _add(self, conversation_id: str, decision_id: str) -> None:
-        earlier = await self.find(conversation_id)
-        decisions = (*earlier, decision_id)[-MAX_DECISIONS:]
-        self._store.save(ConversationDecisions(id=conversation_id, decisions=decisions))
-
-    async def aclose(self) -> None:
-        """Finish the writes."""
-        await asyncio.gather(*self._tasks)
-        await self._store.drain()

@@ -244,7 +244,6 @@ def _record_of(call: Call) -> Record:
         record.fallback_from = plan.models[0].name
     if conversation is not None:
         record.previous_arm = conversation.state.arm
-        record.conversation = conversation.state.id
     if accepted.arm is not None:
         record.added_s = call.added_s
     candidates = record.candidates

@@ -27,11 +27,7 @@ from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
 from router_service.requests.call import Call
 from router_service.requests.comparing import ModelComparer
-from router_service.requests.conversations import (
-    ConversationDecisions,
-    ConversationIndex,
-    Conversations,
-)
+from router_service.requests.conversations import Conversations
 from router_service.requests.feedback import BackgroundLog, Feedback, WeakEvidence
 from router_service.requests.limits import (
     LIST_THREADS,
@@ -145,7 +141,6 @@ class Gateway:
         self.conversations = Conversations(
             memory.records(ConversationState), records_of_others(ConversationState)
         )
-        self.conversation_index = ConversationIndex(records(ConversationDecisions))
         log = settings.decision_log
         # Evidence is found in a thread with an event loop of its own, which connections belong to.
         evidence_store = open_store(address, server.store_limits) if store.is_shared else store
@@ -161,7 +156,6 @@ class Gateway:
 
         def on_ended(call: Call) -> None:
             self.conversations.answered(call)
-            self.conversation_index.answered(call)
             self.background.answered(call)
             self.comparer.answered(call)
 
@@ -322,7 +316,6 @@ class Gateway:
         await self.feedback.aclose()
         await self.held.aclose()
         await self.conversations.aclose()
-        await self.conversation_index.aclose()
         with suppress(StoreError):
             await self._shared_store.aclose()
         if self.tracing is not None:

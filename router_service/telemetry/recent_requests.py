@@ -170,7 +170,7 @@ def _row(record: Record) -> RequestRow:
         record.completion_tokens,
         None if candidates is None else len(candidates),
         record.unverified,
-        record.conversation,
+        record.conversation_id,
     )
 
 

@@ -39,6 +39,7 @@ from router_service.telemetry.request_lists import (
     RequestNames,
     RequestQuery,
     find_request,
+    read_conversation,
     read_names,
     read_page,
 )
@@ -80,8 +81,8 @@ class RequestDetails(BaseModel):
     missing: str | None
     """Why there is no decision; None if there is one."""
     conversation: tuple[str, ...] = ()
-    """Ids of the conversation's decisions that are still known, in the order of its requests; empty
-    if conversations are not followed."""
+    """Ids of the conversation's newest requests in the list, the oldest first; empty if no choice
+    depends on the conversation."""
 
 
 @routes.get("/requests", response_model=LiveTraffic | Unavailable)
@@ -135,9 +136,13 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
     except StoreError:
         is_reachable = False
     listed: ListedRequest | None = None
+    conversation: tuple[str, ...] = ()
     try:
         database = readable_requests(gateway)
         listed = await read_database(request, find_request, database, request_id)
+        if listed is not None and listed.conversation is not None:
+            name = listed.conversation
+            conversation = await read_database(request, read_conversation, database, name)
     except (UsageDisabledError, DatabaseError):
         pass  # then the decision is all that is known
     known = record or listed
@@ -145,13 +150,12 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
         raise RECORD_NOT_FOUND.error(kind="request", identifier=request_id)
     if record is not None:
         decision = explain_record(record, gateway.engine.pool.labels)
-        conversation = await gateway.conversation_index.find(record.conversation_id)
         return RequestDetails(
             request=listed, decision=decision, missing=None, conversation=conversation
         )
     assert listed is not None  # noqa: S101 - for types; one of the two is known
     missing = why_missing(listed, gateway.server, is_reachable=is_reachable)
-    return RequestDetails(request=listed, decision=None, missing=missing)
+    return RequestDetails(request=listed, decision=None, missing=missing, conversation=conversation)
 
 
 def why_missing(listed: ListedRequest, server: ServerSettings, *, is_reachable: bool) -> str:

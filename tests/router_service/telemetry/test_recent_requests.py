@@ -18,6 +18,7 @@ from router_service.telemetry.request_lists import (
     ListedRequest,
     RequestQuery,
     find_request,
+    read_conversation,
     read_page,
 )
 from router_service.telemetry.sinks import TIDY_ROWS
@@ -145,12 +146,19 @@ def test_invalid_positions_are_refused(database: Database) -> None:
                 read_page(database, query)
 
 
+def test_the_requests_of_a_conversation(database: Database) -> None:
+    """The newest 50 requests of a conversation are found, the oldest of them first."""
+    own = [make(number, conversation_id="conv") for number in range(52)]
+    write(database, *reversed(own), make(60), make(61, conversation_id="other"))
+    assert read_conversation(database, "conv") == tuple(record.id for record in own[2:])
+
+
 def test_filters(database: Database) -> None:
     """Filters select by what a request has, or lacks, and combine."""
     write(
         database,
         make(1),
-        make(2, key="bob", team=None, conversation="conv"),
+        make(2, key="bob", team=None, conversation_id="conv"),
         make(3, model="large", policy="drift=0.05", policy_name=None, reason=Reason.DRIFT),
         make(4, status=502, error="timeout"),
         make(5, policy=None, reason=Reason.PINNED, request_id="client-7_%"),
