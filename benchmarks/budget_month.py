@@ -34,8 +34,7 @@ from router_service.access.pacing import DAY_S, HOUR_S, Pacing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import usage
-from router_service.database.usage_sums import USAGE_SUMS
+from router_service.database.schema import USAGE_SUMS, usage
 from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
@@ -46,8 +45,7 @@ from router_service.measurement.held_out import (
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.measurement.rules import best_single, pick, route
 from router_service.measurement.simulation import Simulation
-from router_service.policies.names import DEFAULT, NamedPolicy
-from router_service.policies.registry import parse_policy
+from router_service.policies.registry import DEFAULT, NamedPolicy, parse_policy
 from router_service.policies.verified import Verified
 from router_service.settings import BudgetSettings
 

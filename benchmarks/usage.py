@@ -31,8 +31,7 @@ from sqlalchemy import Connection, func, insert, select, text
 from router_service.access.accounts import Accounts
 from router_service.core.record import AnswerResult, Ending, Record, RecordKind
 from router_service.database.engine import Database
-from router_service.database.schema import keys, latencies, teams, usage
-from router_service.database.usage_sums import USAGE_SUMS
+from router_service.database.schema import USAGE_SUMS, keys, latencies, teams, usage
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageFilter, UsageHistory
 from router_service.telemetry.usage_reports import (

@@ -17,8 +17,13 @@ from router_service.apis.conversation import Conversation, parse_conversation
 from router_service.core.errors import ArtifactError, PolicyError, SwitchcraftError
 from router_service.policies.base import Policy
 from router_service.policies.costs import ArmProfile, Price
-from router_service.policies.names import DEFAULT, NamedPolicy, choosing_name
-from router_service.policies.registry import choose_once, parse_policy
+from router_service.policies.registry import (
+    DEFAULT,
+    NamedPolicy,
+    choose_once,
+    choosing_name,
+    parse_policy,
+)
 from router_service.policies.verified import VERIFIED, Verified, is_verified
 from router_service.predictor.familiarity import FamiliaritySpec
 from router_service.predictor.model import IDENTITY, Calibration, Probability

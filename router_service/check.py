@@ -14,7 +14,7 @@ import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import orjson
 
-from router_service.access.listening import has_stored_keys, permitted_listen_host
+from router_service.access.keyring import has_stored_keys, permitted_listen_host
 from router_service.apis.api import Target
 from router_service.apis.parts import Message, Request, Text
 from router_service.artifact import MANIFEST, read_manifest
@@ -42,8 +42,7 @@ from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
-from router_service.store.opening import log_warnings, open_store
-from router_service.upgrading import describe_changes
+from router_service.store.store import log_warnings, open_store
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 
@@ -366,3 +365,60 @@ def _is_writable(path: Path) -> bool:
         return False
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+CHANGED_DEFAULTS: Mapping[str, tuple[str, str]] = {
+    "router.default_policy": (
+        (
+            "the default is the cheapest measured policy that loses at most half a point against"
+            " your best model (within=0.5), and not verified at its standard price"
+        ),
+        "verified",
+    ),
+    "router.unfamiliar": (
+        (
+            "requests unlike the training data, such as agents', get verified answers, and not the"
+            " most accurate model's"
+        ),
+        "best",
+    ),
+    "router.conversations.enabled": (
+        "inside a tool loop, the model that answered last is asked first",
+        "false",
+    ),
+    "router.unknown_models": (
+        "models that the artifact has not measured take part in verified answers",
+        "name_only",
+    ),
+    "router.agents.within_points": (
+        "one model answers the whole session of a coding agent",
+        "null",
+    ),
+}
+"""By setting, what its changed default means, and the value with which all is as before;
+CHANGELOG.md has all changes."""
+
+
+def describe_changes(settings: Settings) -> Iterator[str]:
+    """Yield each change that affects this configuration, with the setting that undoes it."""
+    for setting, (effect, kept_by) in CHANGED_DEFAULTS.items():
+        if not _is_set(settings, setting):
+            yield f"{effect}; `{setting}: {kept_by}` keeps the old behaviour"
+    aliases = settings.router.aliases
+    if "aliases" in settings.router.model_fields_set and "claude-*" not in aliases:
+        yield (
+            "router.aliases adds to the default `claude-*: switchcraft` instead of replacing it;"
+            " `claude-*: null` in it keeps the old behaviour"
+        )
+    yield "metrics have other names; docs/upgrades.md has the ones to look for in dashboards"
+
+
+def _is_set(settings: Settings, path: str) -> bool:
+    """Return whether the configuration has a setting."""
+    *sections, name = path.split(".")
+    found = settings
+    for section in sections:
+        if section not in found.model_fields_set:
+            return False
+        found = getattr(found, section)
+    return name in found.model_fields_set

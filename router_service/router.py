@@ -45,11 +45,9 @@ from router_service.core.resources import (
 from router_service.core.values import request_value
 from router_service.measurement.goals import goal_policy, parse_goal, reach_goals
 from router_service.measurement.held_out import describe_pool, goal_points
-from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
+from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability, explore
 from router_service.policies.costs import Price
-from router_service.policies.exploration import explore
-from router_service.policies.names import DEFAULT
-from router_service.policies.registry import choose_once
+from router_service.policies.registry import DEFAULT, choose_once
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import VERIFIED, Verified, is_verified
 from router_service.predictor.familiarity import Familiarity

@@ -30,8 +30,7 @@ from router_service.predictor.model import Execution
 from router_service.predictor.packing import PackedView, PackingSpec
 from router_service.router import Decision, Prediction, Router, decide_among
 from router_service.verifier.answer_features import Question
-from router_service.verifier.graphs import UnfamiliarGraphs, VerifierSpec
-from router_service.verifier.measured import MeasuredRequests
+from router_service.verifier.graphs import MeasuredRequests, UnfamiliarGraphs, VerifierSpec
 from router_service.verifier.steps import Step, UnverifiedReason, VerificationState
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}

@@ -27,9 +27,8 @@ from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key
 from router_service.access.specs import BudgetView
 from router_service.core.money import NANO
-from router_service.database.engine import Database
+from router_service.database.engine import Database, insert_into
 from router_service.database.schema import alerts, keys, spending, teams
-from router_service.database.upsert import insert_into
 from router_service.settings import BudgetSettings
 
 CHECK_S = 1.0

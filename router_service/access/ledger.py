@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Table, bindparam, delete, select, tuple_, update
 
+from router_service.database.engine import has_key, insert_into, key_parameters
 from router_service.database.schema import leases, spending
-from router_service.database.upsert import has_key, insert_into, key_parameters
 
 LEASE_S = 10.0
 """Time after which the lease of a process that does not renew it is free for others."""

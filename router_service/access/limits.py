@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router_service.access.allowance import Allowance
 from router_service.access.budgets import Reservation
 from router_service.access.key import Key
+from router_service.access.pacing import Allowance
 from router_service.apis.api import RateState, RawHeader, openai_headers
 from router_service.apis.registry import APIS
 from router_service.apis.usage import CHARACTERS_PER_TOKEN

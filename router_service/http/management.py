@@ -24,8 +24,7 @@ from router_service.http.schemas import DECISIONS, ERRORS, OPERATIONS, feedback_
 from router_service.http.transfer import call_of, gateway_of, read_body, read_by
 from router_service.policies.base import Control
 from router_service.policies.explanations import ExplainedDecision, explain_record
-from router_service.policies.names import DEFAULT
-from router_service.policies.registry import controls
+from router_service.policies.registry import DEFAULT, controls
 from router_service.predictor.model import Execution
 from router_service.requests.feedback import ClientFeedback
 from router_service.requests.planning import CLAUDE_PREFIX, Planner

@@ -15,8 +15,15 @@ from typing import Protocol, TypeVar
 from router_service.artifact import FrontierPoint, Manifest, Measure
 from router_service.core.errors import PolicyError
 from router_service.policies.base import Policy
-from router_service.policies.names import DEFAULT, FAST, GOALS, WITHIN, NamedPolicy
-from router_service.policies.registry import choose_once, parse_policy
+from router_service.policies.registry import (
+    DEFAULT,
+    FAST,
+    GOALS,
+    WITHIN,
+    NamedPolicy,
+    choose_once,
+    parse_policy,
+)
 from router_service.policies.verified import VERIFIED, Verified, is_verified
 
 INTERVAL_SUFFIX = "@95"

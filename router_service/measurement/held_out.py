@@ -37,7 +37,7 @@ from router_service.measurement.rules import sweep as measure_rules
 from router_service.measurement.simulation import JudgedAnswers, Simulation
 from router_service.measurement.statistics import auc_measure, mean_measure, resamples
 from router_service.policies.costs import Price
-from router_service.policies.names import choosing_name
+from router_service.policies.registry import choosing_name
 from router_service.policies.verified import PRICES, Verified
 from router_service.predictor.model import Floats
 

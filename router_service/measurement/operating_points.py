@@ -13,7 +13,7 @@ from functools import cached_property
 
 from router_service.artifact import FrontierPoint, Manifest
 from router_service.measurement.goals import pareto_front
-from router_service.policies.names import DEFAULT
+from router_service.policies.registry import DEFAULT
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import is_verified
 from router_service.predictor.familiarity import BEST

@@ -24,8 +24,7 @@ from router_service.measurement.operating_points import OperatingPoints
 from router_service.measurement.unmeasured import EXPECTED
 from router_service.policies.base import Policy
 from router_service.policies.explanations import WITHOUT_CHOICE, explain_choice
-from router_service.policies.names import NamedPolicy
-from router_service.policies.registry import parse_policy
+from router_service.policies.registry import NamedPolicy, parse_policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.packing import PackedView
 from router_service.requests.agents import pool_candidates

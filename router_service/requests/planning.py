@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from router_service.access.allowance import Allowance
 from router_service.access.budgets import ExpectedCost
 from router_service.access.key import NO_KEY, Key
+from router_service.access.pacing import Allowance
 from router_service.apis.capabilities import Capabilities
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.artifact import Artifact
@@ -35,7 +35,7 @@ from router_service.measurement.expectations import EstimateErrors, measure_erro
 from router_service.measurement.goals import name_policy
 from router_service.policies.base import Policy
 from router_service.policies.caching import EXPECTED_REQUESTS, choose_in_loop, costs_over
-from router_service.policies.names import DEFAULT, NamedPolicy
+from router_service.policies.registry import DEFAULT, NamedPolicy
 from router_service.policies.risk import Risk
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import VERIFIED, Verified

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from router_service.access.allowance import Allowance
 from router_service.access.key import NO_KEY, Key
+from router_service.access.pacing import Allowance
 from router_service.core.errors import InvalidRequestError
 from router_service.requests.parsing import MAX_ID_CHARACTERS
 from router_service.settings import VerificationSettings

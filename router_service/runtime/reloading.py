@@ -21,8 +21,7 @@ import anyio.to_thread
 from pydantic import BaseModel
 
 from router_service import signals
-from router_service.access.keyring import StoredKeys
-from router_service.access.listening import permitted_listen_host
+from router_service.access.keyring import StoredKeys, permitted_listen_host
 from router_service.core.errors import ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.router import Router

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from router_service import signals
-from router_service.access.listening import has_stored_keys, permitted_listen_host
+from router_service.access.keyring import has_stored_keys, permitted_listen_host
 from router_service.core.errors import DatabaseError
 from router_service.core.resources import bound_heap
 from router_service.database.engine import Database
@@ -24,7 +24,7 @@ from router_service.serving.server import (
 )
 from router_service.serving.workers import run_workers
 from router_service.settings import Settings
-from router_service.store.opening import log_warnings
+from router_service.store.store import log_warnings
 from router_service.telemetry.logs import FIELDS, configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory
 

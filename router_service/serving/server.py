@@ -22,7 +22,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from router_service.access.listening import LOOPBACK
+from router_service.access.keyring import LOOPBACK
 from router_service.artifact import MANIFEST, read_manifest
 from router_service.http.auth import UI_PATH
 from router_service.http.protocol import ConnectionLimits, protocol_with_limits

@@ -16,9 +16,8 @@ from sqlalchemy import delete, func, select
 
 from router_service.core.money import NANO
 from router_service.core.text import aligned, printable
-from router_service.database.engine import Database
+from router_service.database.engine import Database, insert_into
 from router_service.database.schema import comparisons
-from router_service.database.upsert import insert_into
 from router_service.telemetry.usage import DAY_S
 
 KEPT_S = 30 * DAY_S

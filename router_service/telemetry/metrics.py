@@ -35,8 +35,7 @@ from router_service.core.decision_record import Verdict
 from router_service.core.errors import ConfigError
 from router_service.core.reasons import ROUTER_REASONS
 from router_service.core.releases import Track
-from router_service.policies.names import GOALS
-from router_service.policies.registry import POLICIES, choosing_reasons
+from router_service.policies.registry import GOALS, POLICIES, choosing_reasons
 from router_service.policies.verified import Verified
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -17,9 +17,8 @@ from sqlalchemy import ColumnElement, Connection, func, select, true
 
 from router_service.core.money import to_nusd
 from router_service.core.record import Record, RecordKind
-from router_service.database.engine import Database
+from router_service.database.engine import Database, insert_into
 from router_service.database.schema import MAX_NAME, recent_requests
-from router_service.database.upsert import insert_into
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.sinks import TURN_S, DatabaseSink, clean, delete_rows
 from router_service.telemetry.usage import DAY_S

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from sqlalchemy import ColumnElement, Table, delete, func, select
 
 from router_service.core.record import Record
-from router_service.database.engine import Database
+from router_service.database.engine import Database, has_key, key_parameters
 from router_service.database.schema import MAX_NAME, latencies, usage
-from router_service.database.upsert import has_key, key_parameters
 
 WRITE_EVERY_S = 1.0
 CONTINUE_TIDYING_S = 2.0

@@ -24,18 +24,20 @@ from router_service.access.key import BudgetPeriod
 from router_service.core.decision_record import DecisionRecord
 from router_service.core.money import NANO, to_nusd
 from router_service.core.record import Record, RecordKind
-from router_service.database.engine import Database
+from router_service.database.engine import Database, add_to_sums
 from router_service.database.schema import (
+    LATENCY_BOUNDS_S,
     MAX_NAME,
+    PPM,
     USAGE_DAY,
     USAGE_MONTH,
+    USAGE_SUMS,
+    UsageSums,
     latencies,
     spending,
     state,
     usage,
 )
-from router_service.database.upsert import add_to_sums
-from router_service.database.usage_sums import LATENCY_BOUNDS_S, PPM, USAGE_SUMS, UsageSums
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.metrics import NO_MODEL
 from router_service.telemetry.sinks import TIDY_ROWS, TURN_S, DatabaseSink, clean, delete_rows

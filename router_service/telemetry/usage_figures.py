@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from router_service.core.money import NANO
 from router_service.core.reasons import Reason
-from router_service.database.usage_sums import PPM, UsageSums
+from router_service.database.schema import PPM, UsageSums
 from router_service.measurement.expectations import RelativeAccuracy
 from router_service.telemetry.request_lists import ModelReasons
 

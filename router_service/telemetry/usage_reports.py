@@ -26,8 +26,7 @@ from router_service.access.key import BudgetPeriod
 from router_service.core.errors import InvalidRequestError
 from router_service.core.text import aligned, printable
 from router_service.database.engine import Database
-from router_service.database.schema import keys, latencies, spending, usage
-from router_service.database.usage_sums import USAGE_SUMS, UsageSums
+from router_service.database.schema import USAGE_SUMS, UsageSums, keys, latencies, spending, usage
 from router_service.telemetry.sinks import clean
 from router_service.telemetry.usage import ALL, DAY_S, SPENDING_PERIODS, UsageFilter
 from router_service.telemetry.usage_figures import UsageFigures

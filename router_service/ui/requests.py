@@ -22,7 +22,7 @@ from router_service.core.reasons import Reason
 from router_service.core.record import RequestOutcome
 from router_service.core.refusals import RECORD_NOT_FOUND
 from router_service.database.engine import Database
-from router_service.database.usage_sums import UsageSums
+from router_service.database.schema import UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import (
     readable_requests,

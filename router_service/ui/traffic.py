@@ -25,11 +25,11 @@ from router_service.core.errors import (
 )
 from router_service.core.reasons import Reason
 from router_service.database.engine import Database
-from router_service.database.usage_sums import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
+from router_service.database.schema import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
 from router_service.http.request_lists import readable_usage, visible_key, visible_part
 from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
-from router_service.policies.names import published_names
+from router_service.policies.registry import published_names
 from router_service.policies.verified import VERIFIED, is_verified
 from router_service.runtime.gateway import Gateway
 from router_service.telemetry.request_lists import RequestFilter, read_reasons

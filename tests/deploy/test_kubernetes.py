@@ -14,8 +14,7 @@ import yaml
 
 from deploy import alerts
 from router_service.access.key import Permission
-from router_service.access.keyring import KeyRing
-from router_service.access.listening import permitted_listen_host
+from router_service.access.keyring import KeyRing, permitted_listen_host
 from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
 from router_service.serving.server import ServeOptions

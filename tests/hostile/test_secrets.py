@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.access.listening import permitted_listen_host
+from router_service.access.keyring import permitted_listen_host
 from router_service.settings import (
     Deployment,
     KeySettings,

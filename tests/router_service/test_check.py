@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from router_service.artifact import SHIPPED, read_manifest
-from router_service.check import Finding, Status, check
+from router_service.check import CHANGED_DEFAULTS, Finding, Status, check
 from router_service.cli import main
-from router_service.upgrading import CHANGES
 from tests.postgresql import PostgreSQLServer
 from tests.sandbox import run_in_thread
 from tests.serving import scripted
@@ -155,19 +154,19 @@ def test_changes_name_the_setting_that_keeps_the_old_behaviour(tmp_path: Path) -
     """Each changed default is listed until its setting is written; then the file is valid."""
     path = config(tmp_path, "http://h/v1")
     notes = [each.detail for each in check(path, changes=True) if each.subject == "changes"]
-    assert all(any(change.setting in note for note in notes) for change in CHANGES)
+    assert all(any(setting in note for note in notes) for setting in CHANGED_DEFAULTS)
     assert not any("aliases" in note for note in notes)
     document = yaml.safe_load(path.read_text())
-    for change in CHANGES:
-        *sections, name = change.setting.split(".")
+    for setting, (_, kept_by) in CHANGED_DEFAULTS.items():
+        *sections, name = setting.split(".")
         section = document
         for each in sections:
             section = section.setdefault(each, {})
-        section[name] = yaml.safe_load(change.kept_by)
+        section[name] = yaml.safe_load(kept_by)
     document["router"]["aliases"] = {"gpt-*": "switchcraft"}
     path.write_text(yaml.safe_dump(document))
     findings = list(check(path, changes=True))
     assert not [each for each in findings if each.status is Status.FAILED]
     notes = [each.detail for each in findings if each.subject == "changes"]
-    assert not any(change.setting in note for change in CHANGES for note in notes)
+    assert not any(setting in note for setting in CHANGED_DEFAULTS for note in notes)
     assert any("claude-*: null" in note for note in notes)

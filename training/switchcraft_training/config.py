@@ -14,8 +14,7 @@ from router_service.artifact import Knowledge, Manifest
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.measurement.goals import parse_goal
 from router_service.policies.costs import Price
-from router_service.policies.names import DEFAULT, choosing_name
-from router_service.policies.registry import parse_policy
+from router_service.policies.registry import DEFAULT, choosing_name, parse_policy
 from router_service.policies.verified import VERIFIED
 from router_service.predictor.model import Probability
 from router_service.predictor.packing import PackingSpec

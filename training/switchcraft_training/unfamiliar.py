@@ -35,8 +35,13 @@ from router_service.measurement.held_out import HELD_OUT, HeldOut
 from router_service.measurement.rules import best_single
 from router_service.measurement.simulation import JudgedAnswers, Simulation
 from router_service.verifier.answer_features import CANDIDATE_FEATURES, Candidates
-from router_service.verifier.graphs import GAIN_FEATURES, UnfamiliarGraphs, VerifierSpec
-from router_service.verifier.measured import MeasuredRequests, script_of
+from router_service.verifier.graphs import (
+    GAIN_FEATURES,
+    MeasuredRequests,
+    UnfamiliarGraphs,
+    VerifierSpec,
+    script_of,
+)
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.calibration import calibration_measure

@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
-from router_service.access.allowance import Allowance
 from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits, Team
-from router_service.access.pacing import DAY_S, HOUR_S, Pacing
+from router_service.access.pacing import DAY_S, HOUR_S, Allowance, Pacing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import BudgetChange
 from router_service.core.money import NANO
 from router_service.database.engine import Database
-from router_service.database.schema import usage
-from router_service.database.usage_sums import USAGE_SUMS
+from router_service.database.schema import USAGE_SUMS, usage
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.settings import BudgetSettings
 

@@ -18,8 +18,7 @@ from router_service.access.keyring import StoredKeys
 from router_service.core.errors import DatabaseError
 from router_service.database.engine import Database
 from router_service.database.migrating import migrate, revision_of
-from router_service.database.schema import keys, metadata, spending, state, teams, usage
-from router_service.database.usage_sums import USAGE_SUMS
+from router_service.database.schema import USAGE_SUMS, keys, metadata, spending, state, teams, usage
 from tests.first_tables import create_first_tables
 
 FIRST = """

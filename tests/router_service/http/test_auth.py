@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from starlette.routing import Route
 
 from router_service.access.accounts import Accounts
-from router_service.access.listening import has_stored_keys, permitted_listen_host
+from router_service.access.keyring import has_stored_keys, permitted_listen_host
 from router_service.access.specs import NewKey
 from router_service.core.keys import hashed
 from router_service.database.engine import Database

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from router_service.access.admission import Access
-from router_service.access.allowance import Allowance
 from router_service.access.limits import Admission
+from router_service.access.pacing import Allowance
 from router_service.core.record import Record
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.serving.app import create_app

@@ -12,9 +12,9 @@ from router_service.core.reasons import Reason
 from router_service.policies.base import (
     Policy,
     Selection,
+    explore,
 )
 from router_service.policies.drift import Drift
-from router_service.policies.exploration import explore
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.threshold import Threshold
 from router_service.policies.utility import Utility

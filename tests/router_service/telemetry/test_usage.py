@@ -15,8 +15,14 @@ from router_service.core.errors import DatabaseError
 from router_service.core.money import NANO
 from router_service.core.record import AnswerResult, Expectation, Record
 from router_service.database.engine import Database
-from router_service.database.schema import latencies, spending, state, usage
-from router_service.database.usage_sums import LATENCY_RATIO, UsageSums
+from router_service.database.schema import (
+    LATENCY_RATIO,
+    UsageSums,
+    latencies,
+    spending,
+    state,
+    usage,
+)
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import (
     DAY_S,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from router_service.core.money import NANO
-from router_service.database.usage_sums import PPM, UsageSums
+from router_service.database.schema import PPM, UsageSums
 from router_service.telemetry.request_lists import ModelReasons
 from router_service.telemetry.usage_figures import UsageFigures, UsageSummary, explain_dearest
 

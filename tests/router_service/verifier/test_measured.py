@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router_service.apis.conversation import parse_conversation
-from router_service.verifier.measured import MeasuredRequests
+from router_service.verifier.graphs import MeasuredRequests
 from tests.candidates import FORECAST, request, tool
 
 MEASURED = MeasuredRequests(tools=2, scripts=("LATIN",))

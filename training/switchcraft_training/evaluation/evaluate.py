@@ -22,7 +22,7 @@ from router_service.measurement.rules import (
     sweep,
 )
 from router_service.measurement.statistics import auc_measure
-from router_service.policies.names import choosing_name
+from router_service.policies.registry import choosing_name
 from router_service.policies.verified import is_verified
 from switchcraft_training.data.table import Flags, Floats, Table
 from switchcraft_training.evaluation.calibration import CalibrationStudy

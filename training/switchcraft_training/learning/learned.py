@@ -28,7 +28,7 @@ from router_service.measurement.held_out import (
     read_judgements,
 )
 from router_service.policies.base import Policy
-from router_service.policies.names import DEFAULT
+from router_service.policies.registry import DEFAULT
 from router_service.policies.verified import Verified
 from router_service.router import Router
 from router_service.verifier.graphs import VerifierSpec
