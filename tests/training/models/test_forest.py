@@ -1,8 +1,13 @@
-"""Trees: equality with scikit-learn's, including values at thresholds."""
+"""Trees: equality of the branch and of the runtime's kernel with scikit-learn's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -13,9 +18,11 @@ from switchcraft_training.models.branches import (
     FEATURE_SHARE,
     MIN_LEAF,
     TREES,
+    Forest,
     fit_forest,
     least_leaf_rows,
 )
+from switchcraft_training.models.export import OPSET, use_tree_kernel
 
 Floats = NDArray[np.float32]
 
@@ -28,15 +35,6 @@ def counts(n: int, seed: int) -> Floats:
     ).astype(np.float32)
 
 
-def trees(features: Floats, targets: Floats, seed: int) -> ExtraTreesRegressor:
-    """Fit scikit-learn's trees."""
-    # scikit-learn expects the targets of a single output as a vector.
-    wanted = targets[:, 0] if targets.shape[1] == 1 else targets
-    return ExtraTreesRegressor(
-        TREES, min_samples_leaf=MIN_LEAF, max_features=FEATURE_SHARE, random_state=seed
-    ).fit(features, wanted)
-
-
 def targets_of(features: Floats, outputs: int) -> Floats:
     """Return targets that depend on the features."""
     rng = np.random.default_rng(5)
@@ -45,17 +43,74 @@ def targets_of(features: Floats, outputs: int) -> Floats:
     return (noisy > np.median(noisy, axis=0)).astype(np.float32)
 
 
+def library_trees(features: Floats, targets: Floats, **options: int) -> ExtraTreesRegressor:
+    """Fit scikit-learn's trees, which expect the targets of a single output as a vector."""
+    wanted = targets[:, 0] if targets.shape[1] == 1 else targets
+    given = {"min_samples_leaf": MIN_LEAF, "random_state": 4, **options}
+    return ExtraTreesRegressor(TREES, max_features=FEATURE_SHARE, **given).fit(features, wanted)
+
+
+def by_kernel(forest: Forest, asked: Floats, path: Path) -> Floats:
+    """Export a forest with the runtime's kernel for trees, and return its predictions."""
+    program = torch.onnx.export(
+        forest.eval(),
+        (torch.zeros(2, asked.shape[1]),),
+        input_names=["features"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        opset_version=OPSET,
+        verbose=False,
+    )
+    assert program is not None
+    graph = program.model_proto
+    use_tree_kernel(graph)
+    onnx.checker.check_model(graph)
+    onnx.save(graph, str(path))
+    (answer,) = ort.InferenceSession(path).run(None, {"features": asked})
+    return np.asarray(answer)
+
+
+def at_thresholds(trees: Sequence[ExtraTreesRegressor], features: Floats) -> Floats:
+    """Return rows with a feature at each threshold, and at the numbers next to it."""
+    rows = []
+    for tree in (each.tree_ for each in trees):
+        for node in np.flatnonzero(tree.children_left >= 0):
+            near = np.float32(tree.threshold[node])
+            for value in (near, *(np.nextafter(near, np.float32(s * np.inf)) for s in (1, -1))):
+                row = features[node % len(features)].copy()
+                row[tree.feature[node]] = value
+                rows.append(row)
+    return np.array(rows)
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_forest_equals_scikit_learn(outputs: int) -> None:
-    """A forest predicts the same as the library with the same seed, on old and new rows."""
+def test_forest_and_its_kernel_equal_scikit_learn(outputs: int, tmp_path: Path) -> None:
+    """Both predict as the library with the same seed: on old and new rows, and at thresholds."""
     features = counts(300, 1)
     targets = targets_of(features, outputs)
-    forest = fit_forest(features, targets, seed=4)
-    library = trees(features, targets, seed=4)
-    for asked in (features, counts(200, 2), counts(50, 3) * 1e4):
-        wanted = library.predict(asked).reshape(-1, outputs)
-        np.testing.assert_allclose(forest(torch.from_numpy(asked)).numpy(), wanted, atol=1e-6)
-    assert np.ptp(forest(torch.from_numpy(features)).numpy()) > 0.3
+    forest, library = fit_forest(features, targets, seed=4), library_trees(features, targets)
+    near = at_thresholds(library.estimators_[:10], features)
+    asked = np.concatenate([features, counts(200, 2), counts(50, 3) * 1e4, near])
+    wanted = library.predict(asked).reshape(-1, outputs)
+    np.testing.assert_allclose(forest(torch.from_numpy(asked)).numpy(), wanted, atol=1e-6)
+    kernel = by_kernel(forest, asked, tmp_path / "trees.onnx")
+    np.testing.assert_allclose(kernel, wanted, atol=1e-6)
+    assert np.ptp(wanted) > 0.3
+
+
+def test_trees_with_one_leaf_are_supported(tmp_path: Path) -> None:
+    """A tree without a split has its value at any position of the forest."""
+    features = counts(150, 1)
+    targets = targets_of(features, 2)
+    grown = library_trees(features, targets).estimators_[:2]
+    lone = library_trees(features, targets, min_samples_leaf=100).estimators_[0]
+    assert lone.tree_.node_count == 1
+    one, (first, second) = lone.tree_, (each.tree_ for each in grown)
+    forest = Forest([one, first, one, second, one])
+    wanted = forest(torch.from_numpy(features)).numpy()
+    kernel = by_kernel(forest, features, tmp_path / "trees.onnx")
+    np.testing.assert_allclose(kernel, wanted, atol=1e-6)
+    parts = [each.predict(features) for each in (*grown, lone)]
+    np.testing.assert_allclose(wanted, (parts[0] + parts[1] + 3 * parts[2]) / 5, atol=1e-6)
 
 
 def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:
