@@ -37,11 +37,13 @@ from starlette.types import Receive, Scope, Send
 from router_service.apis.api import Target
 from router_service.apis.parts import Text, Thinking, ToolUse
 from router_service.apis.request_translation import read_request
+from router_service.serving.app import create_app
 from tests import apis
+from tests.answering import MODELS, settings_of
 from tests.apis import APIS, Api
 from tests.clients.conversations import PARAMETERS
+from tests.fakes import FakeRouter
 from tests.providers.answers import Reply, Written
-from tests.providers.gateways import deployment, gateway, names
 from tests.serving import served
 
 WARM_ROUNDS = 50
@@ -103,8 +105,8 @@ def serve_upstream(pipe: Connection) -> None:
 
 def serve_gateway(pipe: Connection, upstream: str) -> None:
     """Serve a gateway in front of the upstream until the pipe is closed."""
-    models = {name: deployment(upstream, dialect) for dialect, name in names().items()}
-    with gateway(models) as url:
+    settings = settings_of(f"{upstream}/v1", {name: api for api, name in MODELS.items()})
+    with served(create_app(settings, FakeRouter())) as url:
         pipe.send(url)
         pipe.poll(None)
 
@@ -176,7 +178,7 @@ def table(
     for number in range(rounds + WARM_ROUNDS):
         random.shuffle(trials)
         for client, target in trials:
-            model = "scripted" if target is None else names()[target]
+            model = "scripted" if target is None else MODELS[target]
             body = orjson.dumps({**requests[client], "model": model, "stream": stream})
             connection = direct if target is None else through
             started = time.perf_counter()

@@ -19,19 +19,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router_service.apis.parts import Text, Thinking, ToolUse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from router_service.apis.conversation import Json
+from router_service.apis.parts import Result, Text, Thinking, ToolUse
+from router_service.apis.request_translation import read_request
+from router_service.serving.app import create_app
+from router_service.settings import RouterSettings
 from tests import apis
+from tests.answering import settings_of
 from tests.apis import APIS, Api
 from tests.clients.matrix import NAMES
 from tests.documentation.documents import ROOT, Block, Document
-from tests.providers.app import Play, Provider
-from tests.providers.gateways import ARMS, deployment, gateway
-from tests.providers.requests import ProviderRequest
+from tests.fakes import PROBABILITIES, FakeRouter
+from tests.providers.answers import Reply, Written
 from tests.serving import served
 
 PAGE = Document(ROOT / "docs" / "clients.md")
@@ -44,6 +52,42 @@ DONE = "I have sorted the three numbers."
 SORT = "sort -n numbers.txt > sorted.txt && wc -l sorted.txt"
 PATCH = f"*** Begin Patch\n*** Add File: answer.md\n+{ANSWER}*** End Patch\n"
 LIMIT_S = 180
+ALIASES = RouterSettings(aliases={"claude-*": "switchcraft", "gpt-*": "switchcraft"})
+"""The names that coding agents ask for are routed."""
+
+
+class ScriptedModel:
+    """ASGI app of an upstream with one API: a model that makes calls in turn, and then is done."""
+
+    def __init__(self, api: Api, calls: Sequence[ToolUse]) -> None:
+        self.requests = 0
+        self.results = 0
+        """Calls whose results it has got back."""
+        self._api, self._calls = api, calls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        body = json.loads(await Request(scope, receive).body())
+        self.requests += 1
+        reply = Reply(self._api, body["model"], self._parts(body), self.requests)
+        response: Response = JSONResponse(reply.whole())
+        if body.get("stream"):
+            response = Response(b"".join(reply.events()), media_type="text/event-stream")
+        await response(scope, receive, send)
+
+    def _parts(self, body: dict[str, Any]) -> Sequence[Written]:
+        asked = read_request(body, self._api)
+        if self._calls[0].name not in {tool.name for tool in asked.tools}:
+            return [Text("Sorting numbers")]  # a title, or another background request
+        done = sum(isinstance(part, Result) for m in asked.messages for part in m.parts)
+        self.results = max(self.results, done)
+        if done == len(self._calls):
+            return [Text(DONE)]
+        call = self._calls[done]
+        if call.is_custom and self._api is not apis.RESPONSES:
+            # Only Responses has custom tools that Codex uses; others get a function.
+            call = ToolUse(call.id, call.name, json.dumps({"input": call.arguments}))
+        return [Thinking(f"Step {done + 1} of {len(self._calls)}.", "c2lnbmVk"), call]
 
 
 @dataclass(frozen=True)
@@ -73,12 +117,26 @@ class Agent:
     """Further options of the page's command: what the program may do, and that it prints JSON."""
     configuration: tuple[str, str] | None
     """The language of the page's configuration, and its file below the home folder."""
-    environment: Callable[[Path], dict[str, str]]
-    """Its environment, with a home folder."""
-    calls: Callable[[Path], list[ToolUse]]
-    """The three calls of the task in a folder."""
+    environment: Mapping[str, str]
+    """Its environment, with `{home}` for the home folder."""
+    calls: Sequence[tuple[str, Json]]
+    """The tools of the task's three calls, with their arguments, or the text of a custom tool.
+
+    `{folder}` stands for the task's folder.
+    """
     usage: Callable[[str], tuple[str, int, int]]
     """The last text, and the tokens, that the agent's output states."""
+
+    def calls_in(self, folder: Path) -> list[ToolUse]:
+        """Return the calls of the task in a folder."""
+        return [
+            ToolUse(f"toolu_{number:024x}", name, given, is_custom=True)
+            if isinstance(given, str)
+            else ToolUse(
+                f"toolu_{number:024x}", name, json.dumps(given).replace("{folder}", str(folder))
+            )
+            for number, (name, given) in enumerate(self.calls)
+        ]
 
     @property
     def program(self) -> str:
@@ -130,45 +188,11 @@ def _section(heading: str) -> Iterator[Block]:
     yield from (block for block in PAGE.blocks if start <= block.line <= end)
 
 
-def _claude_environment(home: Path) -> dict[str, str]:
-    return {
-        "CLAUDE_CONFIG_DIR": str(home / "claude"),
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
-        "DISABLE_TELEMETRY": "1",
-    }
-
-
-def _claude_calls(folder: Path) -> list[ToolUse]:
-    inputs: list[tuple[str, dict[str, Any]]] = [
-        ("Read", {"file_path": str(folder / "numbers.txt")}),
-        ("Bash", {"command": SORT, "description": "Sort the numbers"}),
-        ("Write", {"file_path": str(folder / "answer.md"), "content": ANSWER}),
-    ]
-    return [
-        ToolUse(f"toolu_{number:024x}", name, json.dumps(arguments))
-        for number, (name, arguments) in enumerate(inputs)
-    ]
-
-
 def _claude_usage(output: str) -> tuple[str, int, int]:
     result = json.loads(output)
     usage = result["usage"]
     read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
     return result["result"], usage["input_tokens"] + read + written, usage["output_tokens"]
-
-
-def _codex_environment(home: Path) -> dict[str, str]:
-    return {"CODEX_HOME": str(home / ".codex")}
-
-
-def _codex_calls(folder: Path) -> list[ToolUse]:
-    del folder
-    return [
-        ToolUse("call_0", "exec_command", json.dumps({"cmd": "cat numbers.txt"})),
-        ToolUse("call_1", "exec_command", json.dumps({"cmd": SORT})),
-        ToolUse("call_2", "apply_patch", PATCH, is_custom=True),
-    ]
 
 
 def _codex_usage(output: str) -> tuple[str, int, int]:
@@ -177,27 +201,6 @@ def _codex_usage(output: str) -> tuple[str, int, int]:
     text = [item["text"] for item in items if item["type"] == "agent_message"][-1]
     usage = next(event["usage"] for event in events if event["type"] == "turn.completed")
     return text, usage["input_tokens"], usage["output_tokens"]
-
-
-def _opencode_environment(home: Path) -> dict[str, str]:
-    return {
-        "XDG_CONFIG_HOME": str(home / ".config"),
-        "XDG_DATA_HOME": str(home / "data"),
-        "OPENCODE_DISABLE_AUTOUPDATE": "1",
-        "OPENCODE_DISABLE_MODELS_FETCH": "1",
-    }
-
-
-def _opencode_calls(folder: Path) -> list[ToolUse]:
-    inputs: list[tuple[str, dict[str, Any]]] = [
-        ("read", {"filePath": str(folder / "numbers.txt")}),
-        ("bash", {"command": SORT, "description": "Sort the numbers"}),
-        ("write", {"filePath": str(folder / "answer.md"), "content": ANSWER}),
-    ]
-    return [
-        ToolUse(f"call_{number}", name, json.dumps(arguments))
-        for number, (name, arguments) in enumerate(inputs)
-    ]
 
 
 def _opencode_usage(output: str) -> tuple[str, int, int]:
@@ -209,26 +212,6 @@ def _opencode_usage(output: str) -> tuple[str, int, int]:
     return text, read, sum(each["output"] + each["reasoning"] for each in tokens)
 
 
-def _cline_environment(home: Path) -> dict[str, str]:
-    return {
-        "CLINE_DIR": str(home / ".cline"),
-        "CLINE_NO_AUTO_UPDATE": "1",
-        "CLINE_SESSION_BACKEND_MODE": "local",  # without a process that outlives the task
-    }
-
-
-def _cline_calls(folder: Path) -> list[ToolUse]:
-    inputs: list[tuple[str, dict[str, Any]]] = [
-        ("read_files", {"files": [{"path": str(folder / "numbers.txt")}]}),
-        ("run_commands", {"commands": [SORT]}),
-        ("editor", {"path": str(folder / "answer.md"), "new_text": ANSWER}),
-    ]
-    return [
-        ToolUse(f"call_{number}", name, json.dumps(arguments))
-        for number, (name, arguments) in enumerate(inputs)
-    ]
-
-
 def _cline_usage(output: str) -> tuple[str, int, int]:
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     result = next(event for event in events if event["type"] == "run_result")
@@ -238,37 +221,74 @@ def _cline_usage(output: str) -> tuple[str, int, int]:
 
 AGENTS = (
     Agent(
-        "Claude Code",
-        "claude-code",
-        "claude -p",
-        "--output-format json --allowedTools Bash,Read,Write --",
-        None,
-        _claude_environment,
-        _claude_calls,
-        _claude_usage,
+        name="Claude Code",
+        client="claude-code",
+        command="claude -p",
+        options="--output-format json --allowedTools Bash,Read,Write --",
+        configuration=None,
+        environment={
+            "CLAUDE_CONFIG_DIR": "{home}/claude",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+        },
+        calls=(
+            ("Read", {"file_path": "{folder}/numbers.txt"}),
+            ("Bash", {"command": SORT, "description": "Sort the numbers"}),
+            ("Write", {"file_path": "{folder}/answer.md", "content": ANSWER}),
+        ),
+        usage=_claude_usage,
     ),
     Agent(
-        "Codex CLI",
-        "codex",
-        "codex exec",
-        "--json --skip-git-repo-check --sandbox danger-full-access",
-        ("toml", ".codex/config.toml"),
-        _codex_environment,
-        _codex_calls,
-        _codex_usage,
+        name="Codex CLI",
+        client="codex",
+        command="codex exec",
+        options="--json --skip-git-repo-check --sandbox danger-full-access",
+        configuration=("toml", ".codex/config.toml"),
+        environment={"CODEX_HOME": "{home}/.codex"},
+        calls=(
+            ("exec_command", {"cmd": "cat numbers.txt"}),
+            ("exec_command", {"cmd": SORT}),
+            ("apply_patch", PATCH),
+        ),
+        usage=_codex_usage,
     ),
     Agent(
-        "OpenCode",
-        "opencode",
-        "opencode run",
-        "--format json",
-        ("json", ".config/opencode/opencode.json"),
-        _opencode_environment,
-        _opencode_calls,
-        _opencode_usage,
+        name="OpenCode",
+        client="opencode",
+        command="opencode run",
+        options="--format json",
+        configuration=("json", ".config/opencode/opencode.json"),
+        environment={
+            "XDG_CONFIG_HOME": "{home}/.config",
+            "XDG_DATA_HOME": "{home}/data",
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        },
+        calls=(
+            ("read", {"filePath": "{folder}/numbers.txt"}),
+            ("bash", {"command": SORT, "description": "Sort the numbers"}),
+            ("write", {"filePath": "{folder}/answer.md", "content": ANSWER}),
+        ),
+        usage=_opencode_usage,
     ),
     Agent(
-        "Cline", "cline", "cline", "--json", None, _cline_environment, _cline_calls, _cline_usage
+        name="Cline",
+        client="cline",
+        command="cline",
+        options="--json",
+        configuration=None,
+        environment={
+            "CLINE_DIR": "{home}/.cline",
+            "CLINE_NO_AUTO_UPDATE": "1",
+            "CLINE_SESSION_BACKEND_MODE": "local",  # without a process that outlives the task
+        },
+        calls=(
+            ("read_files", {"files": [{"path": "{folder}/numbers.txt"}]}),
+            ("run_commands", {"commands": [SORT]}),
+            ("editor", {"path": "{folder}/answer.md", "new_text": ANSWER}),
+        ),
+        usage=_cline_usage,
     ),
 )
 
@@ -283,27 +303,16 @@ def run(agent: Agent, programs: Path, dialect: Api, *, by_page: bool) -> Figures
         folder.mkdir()
         home.mkdir()
         (folder / "numbers.txt").write_text(NUMBERS)
-        calls = agent.calls(folder)
+        calls = agent.calls_in(folder)
 
-        def play(asked: ProviderRequest) -> Play:
-            done = len(asked.results)
-            if calls[0].name not in asked.tools:
-                return Play([Text("Sorting numbers")])  # a title, or another background request
-            if done == len(calls):
-                return Play([Text(DONE)])
-            call = calls[done]
-            if call.is_custom and dialect is not apis.RESPONSES:
-                # Only Responses has custom tools that Codex uses; others get a function.
-                arguments = json.dumps({"input": call.arguments})
-                call = ToolUse(call.id, call.name, arguments)
-            return Play([Thinking(f"Step {done + 1} of {len(calls)}."), call])
-
-        provider = Provider(play)
-        with served(provider) as upstream:
-            models = dict.fromkeys(ARMS, deployment(upstream, dialect))
-            with gateway(models) as url:
+        model = ScriptedModel(dialect, calls)
+        with served(model) as upstream:
+            settings = settings_of(f"{upstream}/v1", dict.fromkeys(PROBABILITIES, dialect))
+            settings = settings.model_copy(update={"router": ALIASES})
+            with served(create_app(settings, FakeRouter())) as url:
                 path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-                own = {"HOME": str(home), "PATH": path, **agent.environment(home)}
+                own = {"HOME": str(home), "PATH": path}
+                own |= {n: v.replace("{home}", str(home)) for n, v in agent.environment.items()}
                 environment = {**inherited(), **own}
                 script = agent.prepare(url, home) if by_page else agent.set_up(url, environment)
                 started = time.monotonic()
@@ -318,17 +327,14 @@ def run(agent: Agent, programs: Path, dialect: Api, *, by_page: bool) -> Figures
                     check=False,
                 )
                 seconds = time.monotonic() - started
-        output = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{provider.rejected}"
+        output = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert done.returncode == 0, output
-        assert provider.rejected == [], output
         text, input_tokens, output_tokens = agent.usage(done.stdout)
         assert text == DONE, output
         written = {file.name: file.read_text() for file in folder.iterdir()}
         assert written == {"numbers.txt": NUMBERS, "sorted.txt": SORTED, "answer.md": ANSWER}
-        results = provider.asked[-1].results
-        assert len(results) == len(calls), results
-        requests = len(provider.asked)
-        return Figures(seconds, requests, len(results), input_tokens, output_tokens)
+        assert model.results == len(calls), output
+        return Figures(seconds, model.requests, model.results, input_tokens, output_tokens)
 
 
 def inherited() -> Mapping[str, str]:

@@ -76,11 +76,10 @@ def chunk(data: Mapping[str, Any]) -> bytes:
 
 
 def converse_event(name: str, value: Mapping[str, Any]) -> bytes:
-    """Return one event of a ConverseStream."""
-    return event_message(
-        {":event-type": name, ":content-type": "application/json", ":message-type": "event"},
-        json.dumps(value).encode(),
-    )
+    """Return one event of a ConverseStream, or the exception that ends it."""
+    kind = "exception" if name.endswith("Exception") else "event"
+    headers = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
+    return event_message(headers, json.dumps(value).encode())
 
 
 @dataclass

@@ -8,12 +8,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
@@ -23,7 +21,7 @@ from router_service import __version__
 from tests.bodies import BODY, CHAT
 from tests.clients.installed import ENVIRONMENT
 from tests.deploy.dockerfile import stages
-from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until
+from tests.drills.processes import GatewayProcess, free_port, serving
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -110,37 +108,20 @@ def test_targets_run_as_numbered_user() -> None:
     ]
 
 
-@contextmanager
-def served(programs: Path, folder: Path) -> Iterator[httpx.Client]:
+def served(programs: Path, folder: Path) -> AbstractContextManager[GatewayProcess]:
     """Run the image's entrypoint with only the image's variables."""
     runtime, port = stages(DOCKERFILE)["runtime"], free_port()
     variables = runtime.variables() | {"PATH": str(programs), "SWITCHCRAFT_PORT": str(port)}
-    entry = json.loads(runtime.only("ENTRYPOINT")) + json.loads(runtime.only("CMD"))
-    command = [programs / entry[0], *entry[1:]]
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(command, cwd=folder, env=variables, stderr=log) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http,
-    ):
-        try:
-            wait_until(lambda: _is_ready(http), "the gateway is ready", START_TIMEOUT_S)
-            yield http
-        finally:
-            process.terminate()
-            process.wait(START_TIMEOUT_S)
-
-
-def _is_ready(http: httpx.Client) -> bool:
-    try:
-        return http.get("/readyz").status_code == 200
-    except httpx.TransportError:
-        return False
+    program, *arguments = json.loads(runtime.only("ENTRYPOINT")) + json.loads(runtime.only("CMD"))
+    url, log = f"http://127.0.0.1:{port}", folder / "log"
+    return serving([programs / program, *arguments], url, log, environment=variables, cwd=folder)
 
 
 def test_installed_gateway_serves(programs: Path, tmp_path: Path) -> None:
     """The image's gateway starts with the artifact of its wheel, is healthy, and routes."""
     _, check = stages(DOCKERFILE)["runtime"].only("HEALTHCHECK").split("CMD ")
-    with served(programs, tmp_path) as http:
+    with served(programs, tmp_path) as gateway:
+        http = gateway.http
         assert http.get("/ui").status_code == 200
         answer = http.post(CHAT, json=BODY)
         assert answer.status_code == 200

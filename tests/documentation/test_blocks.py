@@ -37,7 +37,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping
@@ -54,7 +53,7 @@ from router_service.settings.reading import REFERENCE, read_settings, unknown_se
 from switchcraft_training.config import RunConfig, load_config
 from tests.documentation.command_lines import problems
 from tests.documentation.documents import ROOT, Block, Document, documents
-from tests.drills.processes import sandbox_gateway
+from tests.drills.processes import install_programs, sandbox_gateway
 
 DOCUMENTS = documents()
 BLOCKS = [block for document in DOCUMENTS for block in document.blocks]
@@ -246,18 +245,7 @@ def folder(tmp_path: Path) -> Path:
             shutil.copytree(path, tmp_path / path.name)
         elif path.name not in {".venv", ".git"}:
             (tmp_path / path.name).symlink_to(path)
-    programs = tmp_path / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    commands = {
-        "switchcraft": f"'{sys.executable}' -m router_service.cli",
-        "switchcraft-train": f"'{sys.executable}' -m switchcraft_training.cli",
-        "python": f"'{sys.executable}'",
-        "pip": "true",  # what the documents install is installed
-    }
-    for name, command in commands.items():
-        program = programs / name
-        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        program.chmod(0o755)
+    install_programs(tmp_path)
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -115,6 +116,52 @@ class GatewayProcess:
         self.process.send_signal(signal.SIGHUP)
 
 
+def install_programs(folder: Path) -> Path:
+    """Write programs like those of an installed environment, and return their folder.
+
+    `pip` does nothing, because what the documents install is installed.
+    """
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    python = shlex.quote(sys.executable)
+    for name, command in {
+        "switchcraft": f"{python} -m router_service.cli",
+        "switchcraft-train": f"{python} -m switchcraft_training.cli",
+        "python": python,
+        "pip": "true",
+    }.items():
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        program.chmod(0o755)
+    return programs
+
+
+@contextmanager
+def serving(
+    command: Sequence[str | Path],
+    url: str,
+    log: Path,
+    *,
+    key: str = "",
+    environment: Mapping[str, str] = os.environ,
+    cwd: Path = ROOT,
+) -> Iterator[GatewayProcess]:
+    """Run a command until the block ends; yield the gateway that it serves once it is ready."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with (
+        httpx.Client(base_url=url, timeout=30, headers=headers) as http,
+        log.open("wb") as file,
+        subprocess.Popen(command, cwd=cwd, stderr=file, env=environment) as process,
+    ):
+        started = GatewayProcess(url, process, log, http)
+        try:
+            wait_until(lambda: _is_ready(started), f"{log.read_text()}", START_TIMEOUT_S)
+            yield started
+        finally:
+            process.terminate()
+            process.wait(START_TIMEOUT_S)
+
+
 @contextmanager
 def gateway(
     config: Path | None,
@@ -136,22 +183,9 @@ def gateway(
     command += ["--port", str(port), *options]
     if config is not None:
         command += ["--config", str(config)]
-    url = f"http://127.0.0.1:{port}"
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    with (
-        httpx.Client(base_url=url, timeout=30, headers=headers) as http,
-        log.open("wb") as file,
-        subprocess.Popen(
-            command, cwd=cwd, stderr=file, env={**environment, "OMP_NUM_THREADS": "1"}
-        ) as process,
-    ):
-        started = GatewayProcess(url, process, log, http)
-        try:
-            wait_until(lambda: _is_ready(started), f"{log.read_text()}", START_TIMEOUT_S)
-            yield started
-        finally:
-            process.terminate()
-            process.wait(START_TIMEOUT_S)
+    url, environment = f"http://127.0.0.1:{port}", {**environment, "OMP_NUM_THREADS": "1"}
+    with serving(command, url, log, key=key, environment=environment, cwd=cwd) as started:
+        yield started
 
 
 @contextmanager

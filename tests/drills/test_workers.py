@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from tests.drills.processes import (
     GatewayProcess,
     free_port,
     gateway,
+    serving,
     wait_until,
     write_config,
 )
@@ -243,20 +243,14 @@ def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, tempo
     What they share with it is never reported as unreachable, nor as reachable again.
     """
     port, log = free_port(), tmp_path / "log"
-    environment = {"SWITCHCRAFT_WORKERS": "2", "TMPDIR": str(temporary)}
+    environment = {**os.environ, "SWITCHCRAFT_WORKERS": "2", "TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
-    with (
-        log.open("wb") as file,
-        subprocess.Popen(command, stderr=file, env={**os.environ, **environment}) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}") as http,
-    ):
-        served = GatewayProcess(str(http.base_url), process, log, http)
-        try:
-            for pid in two_workers(served):
-                with only_worker(pid, served) as one:
-                    assert ask(one, 1) == {200}
-            assert "reachable" not in log.read_text()
-        finally:
-            process.kill()
+    url = f"http://127.0.0.1:{port}"
+    with serving(command, url, log, environment=environment) as served:
+        for pid in two_workers(served):
+            with only_worker(pid, served) as one:
+                assert ask(one, 1) == {200}
+        assert "reachable" not in log.read_text()
+        served.process.kill()
         wait_until(lambda: not workers(served), "no worker holds the port")
     assert log.read_text().count("no upstream is configured") == 1

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from router_service.core.keys import PREFIX
-from tests.drills.processes import sandbox_gateway
+from tests.drills.processes import install_programs, sandbox_gateway
 
 pytestmark = pytest.mark.slow
 
@@ -42,13 +41,8 @@ def test_walk_through_works_as_written(url: str, tmp_path: Path) -> None:
 
     A key works, spends its budget with ever cheaper policies, is refused, rotated and revoked.
     """
-    programs = {
-        "switchcraft": f"{sys.executable} -m router_service.cli",
-        "python": sys.executable,
-        "pip": "true",
-    }
-    script = re.sub(r"\.venv/bin/(\w+)", lambda found: programs[found[1]], commands())
-    script = script.replace(ADDRESS, url)
+    programs = install_programs(tmp_path)
+    script = commands().replace(".venv/bin", str(programs)).replace(ADDRESS, url)
     environment = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
     environment |= {"XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -14,7 +14,7 @@ from tests import apis
 from tests.apis import APIS, UpstreamApi
 from tests.clouds.aws import converse_event
 from tests.providers.answers import Reply, Written, data_of
-from tests.providers.app import error_body
+from tests.providers.errors import ERROR_MESSAGE, error_body, error_event
 
 MODELS = ("haiku", "sonnet", "opus", "other")
 """Parts of the upstream models' names by which the script knows them."""
@@ -32,6 +32,8 @@ class Play:
     status: int = 200
     is_cut: bool = False
     """Whether the connection breaks in the middle of the answer."""
+    has_error: bool = False
+    """Whether an error follows the beginning of a stream, or is the body of status 200."""
 
 
 FORECAST = '{"city": "Lisbon", "days": 1}'
@@ -96,18 +98,23 @@ def _answer(
     """Return the headers and the parts of the body of an answer."""
     head = [_JSON, (b"request-id", b"req_upstream"), (b"x-ratelimit-limit-requests", b"60")]
     if play.status >= 400:
-        status = play.status if play.status in {400, 500} else 500
+        status = play.status if play.status in {400, 429, 500} else 500
         problem = f"The scripted upstream answers with status {play.status}."
         return head, [json.dumps(error_body(api, status, problem)).encode()]
     reply = Reply(api, str(asked.get("model", "bedrock")), play.parts)
     if not is_streamed:
-        body = json.dumps(reply.whole(), ensure_ascii=False).encode()
+        whole = error_body(api, 500, ERROR_MESSAGE) if play.has_error else reply.whole()
+        body = json.dumps(whole, ensure_ascii=False).encode()
         return head, [body[: len(body) // 2] if play.is_cut else body]
     head[0] = (b"content-type", _STREAM_TYPES.get(api, b"text/event-stream"))
     events = reply.events()
     options = asked.get("stream_options")
     if not (isinstance(options, dict) and options.get("include_usage")):
         events = [event for event in events if b'"choices": [], "usage"' not in event]
+    if play.is_cut or play.has_error:
+        events = events[:_EVENTS_BEFORE_CUT]
+    if play.has_error:
+        events.append(error_event(api, len(events)))
     if api is apis.CONVERSE:
         events = [converse_event(*data_of(event).popitem()) for event in events]
-    return head, events[:_EVENTS_BEFORE_CUT] if play.is_cut else events
+    return head, events

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 from rich.console import Console
 from rich.text import Text
+
+from tests.drills.processes import install_programs
 
 TERMINAL_COLUMNS = 120
 
@@ -46,3 +50,35 @@ class Screens:
         self._count += 1
         words = "-".join(re.findall(r"\w+", title.lower()))[:60]
         return self._folder / f"{self._count:02}-{words}.png"
+
+
+class Terminal:
+    """A terminal in a folder beside an installed checkout, whose commands become pictures."""
+
+    def __init__(self, screens: Screens, folder: Path, **variables: str) -> None:
+        self.screens, self.folder = screens, folder
+        programs = install_programs(folder)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name},
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "XDG_STATE_HOME": str(folder),
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": str(TERMINAL_COLUMNS - 2),
+            **variables,
+        }
+
+    def run(self, command: str, *, shown: str = "", status: int = 0) -> str:
+        """Run a command, and return what it prints; `shown` replaces it in the picture."""
+        done = subprocess.run(
+            ["bash", "-uo", "pipefail", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        self.screens.terminal(shown or command, output)
+        assert done.returncode == status, output
+        return output

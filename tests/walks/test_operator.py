@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,7 +22,7 @@ from tests.deploy.prometheus import Prometheus, running
 from tests.drills.processes import START_TIMEOUT_S, free_port, gateway, wait_until
 from tests.publishing import make_artifact
 from tests.sandbox import run_in_thread
-from tests.walks.screens import Screens
+from tests.walks.screens import Screens, Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -64,46 +62,21 @@ def documented(page: str, beginning: str) -> str:
     return command.partition("  #")[0].strip()
 
 
-class Operator:
-    """A person with a terminal in a folder, whose commands and their output become pictures."""
+class Operator(Terminal):
+    """An operator with a terminal and a gateway in its folder."""
 
     def __init__(self, folder: Path, screens: Screens, port: int) -> None:
-        self.folder, self.screens = folder, screens
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / f"gateway-{port}.log"
         self.config = folder / "gateway.yaml"
-        kept = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
-        self.variables = {
-            **kept,
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "118",
-            "XDG_STATE_HOME": str(folder),
-            "ANTHROPIC_API_KEY": "sk-ant-any",
-            "OPENAI_API_KEY": "sk-any",
-            "GATEWAY": self.url,
-        }
+        keys = {"ANTHROPIC_API_KEY": "sk-ant-any", "OPENAI_API_KEY": "sk-any"}
+        super().__init__(screens, folder, GATEWAY=self.url, **keys)
 
     def write(self, text: str) -> None:
         """Write the configuration in one step, as an editor does."""
         partial = self.config.with_suffix(".partial")
         partial.write_text(text)
         partial.replace(self.config)
-
-    def run(self, command: str, *, status: int = 0) -> str:
-        """Run a command; return its output, of which a picture is taken."""
-        programs = {
-            "switchcraft": f"{sys.executable} -m router_service.cli",
-            "switchcraft-train": f"{sys.executable} -m switchcraft_training.cli",
-        }
-        name, _, arguments = command.partition(" ")
-        done = subprocess.run(
-            ["bash", "-c", f"{programs.get(name, name)} {arguments}"],
-            cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        output = done.stdout + done.stderr
-        self.screens.terminal(command, output)
-        assert done.returncode == status, output
-        return output
 
     def logged(self, title: str, pattern: str) -> None:
         """Wait until the log has a line, and take a picture of its end."""
@@ -130,7 +103,7 @@ class Operator:
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
         """Return what an endpoint for operators answers."""
-        headers = {"authorization": f"Bearer {self.variables[ADMIN]}"}
+        headers = {"authorization": f"Bearer {self.environment[ADMIN]}"}
         return httpx.get(f"{self.url}{path}", headers=headers).json()
 
     def accepts(self, key: str) -> bool:
@@ -156,12 +129,12 @@ def test_operator(browser: Browser, screens: Screens, prometheus: Path, tmp_path
         port = int(operator.url.rpartition(":")[2])
         with gateway(
             operator.config, tmp_path, "--log-format", "text", port=port,
-            environment=operator.variables, cwd=tmp_path,
+            environment=operator.environment, cwd=tmp_path,
         ) as served:  # fmt: skip
             operator.logged("the gateway starts", rf"serving at {operator.url}/v1")
             with running(
                 prometheus, tmp_path, operator.url.removeprefix("http://"),
-                operator.variables[METRICS],
+                operator.environment[METRICS],
             ) as monitoring:  # fmt: skip
                 watch(operator, monitoring, browser)
                 mini.close()
@@ -177,7 +150,7 @@ def check_configuration(operator: Operator, text: str) -> None:
     """Create the keys, and correct what `switchcraft check` finds."""
     for name in (ADMIN, METRICS):
         shown = operator.run("switchcraft key")
-        operator.variables[name] = next(word for word in shown.split() if word.startswith("sk-"))
+        operator.environment[name] = next(word for word in shown.split() if word.startswith("sk-"))
     mistaken = text.replace("chat_model: gpt-4.1-mini", "chat_model: gpt-4.1-mimi")
     operator.write(mistaken.replace("workers: 2", "worker: 2"))
     found = operator.run("switchcraft check gateway.yaml", status=1)
@@ -199,7 +172,7 @@ def publish(operator: Operator, command: str, artifact: Path) -> str:
 
 def watch(operator: Operator, prometheus: Prometheus, browser: Browser) -> None:
     """Send requests, and look at the metrics, as Prometheus has scraped them, and at the page."""
-    models = operator.ask(operator.variables[ADMIN], 12)
+    models = operator.ask(operator.environment[ADMIN], 12)
     assert models <= {"claude-sonnet", "gpt-4.1-mini"}
     query = "sum by (model, status) (switchcraft_requests_total)"
     wait_until(lambda: sum(prometheus.ask(query).values()) >= 12, "both workers are scraped")
@@ -215,14 +188,14 @@ def reload_configuration(operator: Operator, text: str) -> None:
     reload = f'curl -s -X POST -H "authorization: Bearer ${ADMIN}" $GATEWAY/admin/reload'
     refused = operator.run(reload)
     assert "did you mean 'chat_model'?" in refused
-    assert operator.ask(operator.variables[ADMIN], 1)
+    assert operator.ask(operator.environment[ADMIN], 1)
     operator.write(text.replace("router:", "router:\n  default_policy: economy"))
     assert "error" not in operator.run(reload)
     operator.logged("the reload", "reload")
 
     def is_used_again() -> bool:
         try:
-            return operator.ask(operator.variables[ADMIN], 1, model="gpt-4.1-mini") != set()
+            return operator.ask(operator.environment[ADMIN], 1, model="gpt-4.1-mini") != set()
         except openai.APIStatusError:
             return False
 
@@ -263,7 +236,7 @@ def give_budget(operator: Operator, browser: Browser) -> None:
 
 def lose_upstream(operator: Operator, prometheus: Prometheus) -> None:
     """One provider is away: clients get answers from the other one, and the operator is told."""
-    admin = operator.variables[ADMIN]
+    admin = operator.environment[ADMIN]
 
     def is_noticed() -> bool:
         assert operator.ask(admin, 2, "switchcraft:economy") == {"claude-sonnet"}
@@ -295,7 +268,7 @@ def shut_down(operator: Operator, process: subprocess.Popen[bytes]) -> None:
     started = threading.Event()
 
     def ask() -> None:
-        stream = operator.client(operator.variables[ADMIN]).chat.completions.create(
+        stream = operator.client(operator.environment[ADMIN]).chat.completions.create(
             model="gpt-4.1-mini",
             messages=[{"role": "user", "content": "Tell me a story."}],
             extra_headers={"x-sandbox": "chunk_delay_s=0.2"},
@@ -327,7 +300,7 @@ def page_of(operator: Operator, browser: Browser) -> Iterator[Page]:
     with browser.new_context(viewport={"width": 1440, "height": 900}) as context:
         tab = context.new_page()
         tab.goto(f"{operator.url}/ui")
-        tab.get_by_label("Key of this gateway").fill(operator.variables[ADMIN])
+        tab.get_by_label("Key of this gateway").fill(operator.environment[ADMIN])
         tab.keyboard.press("Enter")
         expect(tab.locator("#overview .tiles")).to_be_visible()
         yield tab
