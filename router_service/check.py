@@ -42,7 +42,7 @@ from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
-from router_service.store.store import log_warnings, open_store
+from router_service.store.opening import log_warnings, open_store
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 

@@ -45,13 +45,13 @@ from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
 from router_service.settings import BudgetSettings, Settings
 from router_service.store.memory import MemoryStore, R
+from router_service.store.opening import open_store
 from router_service.store.records import (
     FeedbackMark,
     Records,
     UpstreamObject,
 )
 from router_service.store.shared_limits import SharedLimits
-from router_service.store.store import open_store
 from router_service.telemetry.comparisons import Comparisons
 from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.recent_requests import RecentRequests

@@ -24,7 +24,7 @@ from router_service.serving.server import (
 )
 from router_service.serving.workers import run_workers
 from router_service.settings import Settings
-from router_service.store.store import log_warnings
+from router_service.store.opening import log_warnings
 from router_service.telemetry.logs import FIELDS, configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory
 

@@ -53,8 +53,9 @@ from router_service.policies.risk import Risk, RiskRules
 from router_service.policies.verified import VERIFIED
 from router_service.settings.files import line_of
 from router_service.settings.platforms import Platform, account_text
+from router_service.store.opening import check_shared_address
 from router_service.store.records import UpstreamObject
-from router_service.store.store import Retention, StoreLimits, check_shared_address
+from router_service.store.store import Retention, StoreLimits
 from router_service.verifier.steps import VerificationLimits
 
 NEVER_FORWARDED = frozenset(

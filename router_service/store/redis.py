@@ -1,6 +1,6 @@
 """Records, shared state and limits in Redis, for gateways with several replicas.
 
-This is the only file that imports the Redis client. `open_store` imports it when it is used.
+This is the only file that imports the Redis client. `store.opening` imports it when it is used.
 
 Shared state has two keys: a sorted set of deployments by the end of their cool-downs, and a hash of
 rejected releases. The ends of cool-downs are measured by Redis' clock, so that the replicas' clocks

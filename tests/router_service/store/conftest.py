@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack
 import pytest
 import redis
 
+from router_service.store.opening import open_store
 from router_service.store.parent_process import serve_workers
 from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY
-from router_service.store.store import Store, StoreLimits, open_store
+from router_service.store.store import Store, StoreLimits
 from tests.stores import LIMITS
 
 Check = Callable[[Store, Store], Awaitable[None]]

@@ -12,16 +12,9 @@ from hypothesis import strategies
 
 from router_service.core.errors import StoreError
 from router_service.store.memory import MemoryLimits
+from router_service.store.opening import open_store
 from router_service.store.parent_process import serve_workers
-from router_service.store.store import (
-    MINUTE_US,
-    SLOT_TTL_S,
-    Correction,
-    LimitDemand,
-    Store,
-    fits,
-    open_store,
-)
+from router_service.store.store import MINUTE_US, SLOT_TTL_S, Correction, LimitDemand, Store, fits
 from tests.clock import Clock
 from tests.router_service.store.conftest import Run
 from tests.serving import wait_for_async

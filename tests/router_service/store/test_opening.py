@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from router_service.core.errors import ConfigError
+from router_service.store.opening import open_store
 from router_service.store.records import EvidenceMark, FeedbackMark, Records, UpstreamObject
-from router_service.store.store import Retention, Store, StoreLimits, open_store
+from router_service.store.store import Retention, Store, StoreLimits
 from tests.router_service.store.conftest import Run
 from tests.serving import wait_for_async
 from tests.stores import LIMITS
