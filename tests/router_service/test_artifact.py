@@ -19,9 +19,7 @@ from router_service.artifact import (
     file_hashes,
 )
 from router_service.core.errors import ArtifactError
-from router_service.policies.verified import Verified
 from router_service.router import Router
-from tests.bodies import BODY
 
 
 @pytest.fixture
@@ -74,25 +72,6 @@ def test_inconsistent_manifest_is_refused(
     with pytest.raises(ArtifactError, match=problem) as caught:
         Artifact.load(copy)
     assert caught.value.path == copy / MANIFEST
-
-
-def test_policy_that_chooses_once_stands_in_for_a_verified_default(copy: Path) -> None:
-    """It is the default policy if that chooses once, or else `fast`, which then has a name."""
-    edit_manifest(copy, policies={"default": "drift=0.05"}, policy_goals={})
-    assert str(Artifact.load(copy).manifest.choose_once) == "drift=0.05"
-    for default in ("verified", "verified=0.01"):
-        rules = {"default": default, "fast": "theta=0.5"}
-        edit_manifest(copy, policies=rules, policy_goals={})
-        router = Router(Artifact.load(copy))
-        manifest = router.artifact.manifest
-        assert str(manifest.choose_once) == "fast (theta=0.5)"
-        assert isinstance(router.policy(), Verified)
-        assert manifest.named_rules["default"] == str(router.policy())
-        for decision in (router.decide(BODY), router.decide(BODY, "default")):
-            assert decision.policy == "theta=0.5"
-        alone = Router(Artifact.load(copy), arms=router.arms[:2])
-        assert alone.artifact.manifest.choose_once == manifest.choose_once
-        assert alone.artifact.manifest.metrics["default_accuracy"]
 
 
 def rehash(directory: Path) -> None:

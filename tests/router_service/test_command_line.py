@@ -87,26 +87,3 @@ def test_wrong_usage_is_one_line_and_status_2(
     assert output.err.endswith(" --help`\n")
     assert problem in output.err
     assert output.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("command", [(), ("pool",), ("pool", "remove"), ("train",)])
-def test_help_is_printed_without_required_options(
-    app: App, command: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`--help` needs nothing else, and has status 0."""
-    shown, bound = read_command(app, (*command, flag))
-    assert shown(*bound.args, **bound.kwargs) is None
-    assert capsys.readouterr().out.startswith(f"Usage: {' '.join(('program', *command))}")
-
-
-def test_unknown_command_names_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line ends with the last command that has a name."""
-    app = create_command_line("program", "Program for tests.")
-    for name in "abcdefghij":
-        app.command(App(f"do-{name}"))
-    with pytest.raises(SystemExit):
-        read_command(app, ["undo"])
-    line = capsys.readouterr().err
-    assert "do-a" in line
-    assert ", ;" not in line

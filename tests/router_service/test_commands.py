@@ -50,25 +50,6 @@ def test_policies_are_listed_by_cost(capsys: pytest.CaptureFixture[str]) -> None
     assert operating.startswith(manifest.named_rules["verified"])
 
 
-@pytest.mark.parametrize(
-    ("goal", "problem"),
-    [
-        ("accuracy=0.999", "no rule was measured to reach this goal; the nearest, "),
-        ("theta=0.5", "write within=0.5"),
-    ],
-    ids=["unreachable", "no goal"],
-)
-def test_goal_that_no_rule_reaches_is_an_error(
-    goal: str, problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The command exits with status 1 and one line that names the nearest rule or the syntax."""
-    assert main(["policies", "--goal", goal]) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert problem in output.err
-    assert output.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("option", ["--verified-goals", "--no-verified-goals", None])
 def test_reachable_goal_prints_its_rule(
     capsys: pytest.CaptureFixture[str], option: str | None

@@ -1,8 +1,7 @@
-"""The next step for candidate answers: limits, failures, and decisions offline."""
+"""The next step for candidate answers: limits, failures, and why it stops."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from router_service.apis.conversation import Json, parse_conversation
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.decision_record import StopReason
-from router_service.offline import decide_lines
 from router_service.policies.verified import Verified
 from router_service.router import Prediction, Router
-from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import (
     NO_LIMITS,
     ArmAnswer,
@@ -25,7 +21,7 @@ from router_service.verifier.steps import (
     VerificationLimits,
     VerificationState,
 )
-from tests.candidates import answer, ask, request
+from tests.candidates import answer, ask
 
 QUESTION = ask("Forecast for Oslo?")
 PRICE = Verified(1.0)
@@ -46,29 +42,6 @@ def prediction(router: Router) -> Prediction:
     """Return equal probabilities, so that the cheapest arm is the best one to ask."""
     features = (0.0,) * len(router.artifact.manifest.packing.features)
     return Prediction((0.8,) * len(router.arms), features, packed_tokens=7)
-
-
-def test_unfamiliar_requests_are_judged_without_the_router(shipped: Router) -> None:
-    """No probability of the router changes what is judged, and neither does it in a tool loop."""
-    features = (0.0,) * len(shipped.artifact.manifest.packing.features)
-
-    def judged(probability: float, familiarity: float, question: Question = QUESTION) -> float:
-        probabilities = (probability,) * len(shipped.arms)
-        known = Prediction(probabilities, features, packed_tokens=7, familiarity=familiarity)
-        candidate = ArmAnswer(FIRST, answer({"city": "Oslo"}))
-        state = VerificationState(PRICE, frozenset(ARMS), candidates=[candidate])
-        return shipped.next_step(question, known, state).p_correct[FIRST]
-
-    assert judged(0.1, 1.0) < judged(0.9, 1.0)
-    assert judged(0.1, 0.01) == judged(0.9, 0.01)
-    body = request()
-    done = {"name": "forecast", "arguments": '{"city": "Oslo"}'}
-    body["messages"] += [
-        {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": done}]},
-        {"role": "tool", "tool_call_id": "a", "content": "Rain"},
-    ]
-    loop = Question(parse_conversation(body), body["tools"])
-    assert judged(0.1, 1.0, loop) == judged(0.9, 1.0, loop) < 0.1  # the call was made before
 
 
 def test_a_tool_loop_stays_with_the_cheapest_of_those_that_make_the_same_calls(
@@ -175,45 +148,6 @@ def test_step_accepts_a_candidate_or_asks_further_arms(
     assert (step.expected_gain > 0) == bool(asked)
 
 
-@pytest.mark.parametrize("bad", ['{"city":"Os', '["Oslo"]', None], ids=["cut", "list", "empty"])
-def test_shipped_artifact_never_accepts_what_cannot_be_used(bad: str | None) -> None:
-    """A call that is cut off, or nothing at all, is less probable than a call that can be used.
-
-    Another arm is asked, and a candidate that can be used is preferred. If none can be used and no
-    arm is left, the line is an error.
-    """
-
-    def line(answers: Mapping[str, str | None]) -> bytes:
-        messages: Json = {arm: {"content": None, "tool_calls": []} for arm in answers}
-        for arm, text in answers.items():
-            if text is not None:
-                call = {"id": "1", "function": {"name": "forecast", "arguments": text}}
-                messages[arm]["tool_calls"].append(call)
-        return json.dumps({"request": request(), "answers": messages}).encode()
-
-    good = '{"city":"Oslo"}'
-    cheap, other, third = "gemini-2.5-flash-lite", "gpt-5-mini", "grok-4.1-fast"
-    alone, useful, both, none = map(
-        json.loads,
-        decide_lines(
-            Router.load(SHIPPED),
-            Verified(0.002),
-            [
-                line({cheap: bad}),
-                line({cheap: good}),
-                line({cheap: bad, other: good}),
-                line(dict.fromkeys((cheap, other, third), bad)),
-            ],
-        ),
-    )
-    assert (alone["action"], alone["p_correct"]) == ("ask", {cheap: 0.0})
-    assert alone["arm"] != cheap
-    assert useful["p_correct"][cheap] > 0.5
-    assert both["p_correct"][cheap] == 0.0
-    assert both["arm"] != cheap
-    assert none["error"]["code"] == "no_usable_answer"
-
-
 def test_invented_argument_of_a_risky_tool_is_not_accepted_alone(next_step: NextStep) -> None:
     """Such an answer costs another arm at any price, and is at last delivered unverified."""
     free, tools = Verified(0.0), {"forecast"}
@@ -248,29 +182,6 @@ def test_below_the_floor_another_arm_is_asked_at_any_cost(
     assert limited.accept == FIRST
     assert limited.stop is not None
     assert limited.stop.reason is StopReason.MAX_CANDIDATES
-
-
-@pytest.mark.parametrize(
-    ("text", "floor"),
-    [
-        ("verified", 0.5),
-        ("economy", 0.5),
-        ("quality", 0.5),
-        (None, 0.5),
-        ("accuracy=best", 0.5),
-        ("accuracy=0.9", 0.5),
-        ("verified=0.0106", 0.0),
-        ("verified=0.002", 0.0),
-    ],
-)
-def test_names_and_goals_have_a_floor(shipped: Router, text: str | None, floor: float) -> None:
-    """Prices that a request names have none."""
-    policy = shipped.policy(text, verified_goals=True)
-    assert isinstance(policy, Verified)
-    assert policy.floor == floor
-    if text == "accuracy=best":
-        assert policy.price_usd == 0.0106
-        assert policy.otherwise is not None
 
 
 @pytest.mark.parametrize(

@@ -119,29 +119,6 @@ def test_overlapping_calls_become_blocks_in_sequence(sdks: Sdks) -> None:
     assert sdks.read_stream(data, MESSAGES).text == "Both."
 
 
-@pytest.mark.parametrize(
-    "text", ['["a"]', "city=Oslo", ' \n"{}"', '{"city":"Os', '{"a":1,"a":2}', '{"a":1}}']
-)
-@pytest.mark.parametrize("size", [1, 100])
-def test_streamed_arguments_that_are_no_object(text: str, size: int) -> None:
-    """They become the same object as in a whole answer, and later calls follow."""
-    pieces = [piece(0, text[i : i + size]) for i in range(0, len(text), size)]
-    later = piece(1, '{"city":"Bergen"}', "f")
-    sent = [piece(0, "", "f"), *pieces, later, chunk("tool_calls")]
-    [block, other] = blocks(translate(sent, CHAT, MESSAGES))
-    assert orjson.loads(block["json"]) == {"INVALID_JSON": text}
-    assert other["json"] == '{"city":"Bergen"}'
-    calls = [
-        {"id": "1", "function": {"name": "f", "arguments": text}},
-        {"id": "2", "function": {"name": "f", "arguments": '{"city":"Bergen"}'}},
-    ]
-    choice = {"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}
-    whole_answer = translate_whole({"id": "1", "choices": [choice]}, CHAT, MESSAGES)
-    assert [each["input"] for each in whole_answer["content"]] == [
-        orjson.loads(each["json"]) for each in (block, other)
-    ]
-
-
 PATCH = OfferedTool("apply_patch", is_custom=True)
 TOOLS = (
     PATCH,
@@ -336,17 +313,6 @@ class TestQuirks:
         sent = [chunk(reasoning_details=[detail]), chunk(content="Yes."), chunk("stop")]
         thought, _ = blocks(translate(sent, CHAT, MESSAGES))
         assert (thought["thinking"], thought["signature"]) == ("Hm.", "switchcraft.chat.abc")
-
-    def test_input_in_the_start_of_a_block(self) -> None:
-        """A server without deltas sends the whole input at the start of the block."""
-        sent = [event for event in events(CASES["one call"], MESSAGES) if "delta" not in event]
-        call = {"type": "tool_use", "id": "c", "name": "f", "input": {"city": "Oslo"}}
-        for event in sent:
-            if event.get("content_block", {}).get("type") == "tool_use":
-                event["content_block"] = call
-        sent.insert(-1, {"type": "message_delta", "delta": {"stop_reason": "tool_use"}})
-        [item] = items(translate(sent, MESSAGES, RESPONSES))
-        assert item["arguments"] == '{"city":"Oslo"}'
 
     @pytest.mark.parametrize("kept", [(".done", ".completed"), (".completed",)])
     def test_responses_without_deltas(self, sdks: Sdks, kept: tuple[str, ...]) -> None:

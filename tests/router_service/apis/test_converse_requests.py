@@ -10,10 +10,8 @@ import pytest
 
 from router_service.apis.api import Target
 from router_service.apis.parts import (
-    Media,
     Message,
     OfferedTool,
-    OutputFormat,
     Request,
     Result,
     Text,
@@ -21,7 +19,6 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
-from router_service.apis.request_translation import obstacles
 from router_service.upstream.parameters import add_parameters
 from tests import apis
 from tests.bedrock import problems_of_request
@@ -205,18 +202,3 @@ def test_cache_points_are_for_models_that_have_them(model: str, places: list[str
     tools = write(ask(), model)["toolConfig"]["tools"]
     assert (CACHE_POINT in tools) == ("claude" in model and bool(places))
     assert "cachePoint" not in str(write(ask(system, ASKED, tools=()), model))
-
-
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        (ask(Message("user", (Text(" "),))), "messages"),
-        (ask(Message("user", (Media("audio", data="AA==", media_type="audio/wav"),))), "audio"),
-        (ask(output_format=OutputFormat()), "response_format"),
-        (ask(Message("user", (Media("image", url="https://e.com/a.png"),))), "image by URL"),
-    ],
-)
-def test_what_cannot_be_expressed_is_named(request_: Request, field: str) -> None:
-    """Such a request goes to a model of another API."""
-    found = obstacles(request_, apis.CHAT, apis.CONVERSE)
-    assert any(field in each for each in found), found

@@ -137,32 +137,6 @@ def test_parallel_calls_of_messages_become_one_tool_message_each() -> None:
     assert result["content"] == "The result follows in the next message."
 
 
-def test_tool_messages_become_one_message_with_all_results() -> None:
-    """Messages gets all results first, in one message directly after the calls."""
-    body = translated(chat(*CALLS_IN_CHAT, {"role": "user", "content": "go on"}), CHAT, CLAUDE)
-    assert [m["role"] for m in body["messages"]] == ["user", "assistant", "user"]
-    kinds = [block["type"] for block in body["messages"][2]["content"]]
-    assert kinds == ["tool_result", "tool_result", "text"]
-    assert body["messages"][1]["content"] == CALLS_IN_MESSAGES[1]["content"]
-    # The called tools are not offered any more, but have to be defined.
-    assert [tool["name"] for tool in body["tools"]] == ["f", "g"]
-    assert body["tool_choice"] == {"type": "none"}
-
-
-def test_ids_that_are_used_again_get_a_number() -> None:
-    """Servers that number the calls of each answer anew can be followed by Anthropic.
-
-    A result that arrives late, as Responses allows it, is moved to its call.
-    """
-    again = [calling(called("call_0")), returned("call_0")]
-    body = translated(chat(USER, *again, *again), CHAT, CLAUDE)
-    blocks = [block for message in body["messages"][1:] for block in message["content"]]
-    ids = [block.get("id") or block.get("tool_use_id") for block in blocks]
-    assert ids == ["call_0", "call_0", "call_0-2", "call_0-2"]
-    late = translated(responses(USER, ITEM, USER, OUTPUT), RESPONSES, OPENAI)
-    assert [m["role"] for m in late["messages"]] == ["user", "assistant", "tool", "user"]
-
-
 BILLING = text("x-anthropic-billing-header: cc_version=1; cch=0;")
 SYSTEM_IN_MIDDLE = messages(
     USER,
@@ -518,24 +492,6 @@ def without_thinking(api: Api, body: dict[str, Json], *foreign: str) -> dict[str
     changed = api.without_foreign_thinking(body, lambda proof: proof in foreign)
     assert body == before
     return changed
-
-
-def test_foreign_thinking_is_removed_from_messages_and_nothing_else() -> None:
-    """The upstream gets its own thinking; a message that had only foreign thinking is left out.
-
-    No provider accepts the gateway's own signature.
-    """
-    mine = said("assistant", thought("mine"), text("a"))
-    hidden = {"type": "redacted_thinking", "data": "theirs"}
-    others = said("assistant", thought("theirs"), text("b")), said("assistant", hidden)
-    changed = without_thinking(MESSAGES, messages(USER, mine, USER, *others), "theirs")
-    assert changed is not None
-    assert changed["messages"] == [USER, mine, USER, said("assistant", text("b"))]
-    assert without_thinking(MESSAGES, changed, "theirs") is None
-    sealed = messages(USER, said("assistant", thought("switchcraft.chat."), tool_use()))
-    changed = without_thinking(MESSAGES, sealed)
-    assert changed is not None
-    assert changed["messages"][1] == said("assistant", tool_use())
 
 
 def test_a_tool_loop_without_its_thinking_continues_without_a_budget() -> None:

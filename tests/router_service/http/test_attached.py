@@ -16,8 +16,12 @@ import pytest
 from router_service.apis.encoding import encode
 from router_service.apis.foreign import carry_attached, read_attached, without_attached
 from router_service.apis.parts import ToolUse
+from tests import apis
 from tests.answering import Peers
+from tests.apis import Api
 from tests.bodies import ASK, TOOLS
+from tests.dialect_answers import CASES
+from tests.dialect_answers import whole as content_of
 from tests.router_service.http.scripted import Script, whole
 
 SIGNATURE = "CpcBAdHtim9" + random.Random(1).randbytes(1500).hex() + "0aB+/=="
@@ -163,30 +167,48 @@ def test_attachment_of_any_size_is_found_again(text: str) -> None:
         assert without_attached(b'"%b"' % other.encode()) == b'"%b"' % other.encode()
 
 
-def test_refused_attachment_is_removed(script: Script) -> None:
-    """A server that does not know the field is asked again without it, and then never with it."""
-    problem = b'{"error":{"message":"property \'tool_calls[0].extra_content\' is unsupported"}}'
-    script.play(whole(problem, 400), whole(chat_answer(DONE, stream=False)))
-    message = calls_of_gemini()
-    results = [
+def results_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a result for each call of a message."""
+    return [
         {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
         for call in message["tool_calls"]
     ]
+
+
+SIGNED = {"type": "thinking", "thinking": "Hm.", "signature": "made-elsewhere"}
+REFUSED: dict[str, tuple[Api, str, list[Any], bytes]] = {
+    "extra_content": (
+        apis.CHAT,
+        "property 'tool_calls[0].extra_content' is unsupported",
+        [calls_of_gemini(), *results_of(calls_of_gemini())],
+        chat_answer(DONE, stream=False),
+    ),
+    "made-elsewhere": (
+        apis.MESSAGES,
+        "messages.1: Invalid `signature` in `thinking` block",
+        [{"role": "assistant", "content": [SIGNED, {"type": "text", "text": "Rain."}]}, *ASK],
+        json.dumps(content_of(CASES["text"], apis.MESSAGES)).encode(),
+    ),
+}
+
+
+@pytest.mark.parametrize("mark", REFUSED)
+def test_what_an_upstream_refuses_is_left_out_and_remembered(script: Script, mark: str) -> None:
+    """A server that does not accept it is asked again without it, and then never with it."""
+    api, problem, turns, good = REFUSED[mark]
+    refusal = json.dumps({"error": {"message": problem}}).encode()
+    script.play(whole(refusal, 400), whole(good))
     for _ in range(2):
-        response = script.ask(messages=[*ASK, message, *results], tools=TOOLS, stream=False)
+        response = script.ask(api, model=api.name, messages=[*ASK, *turns], stream=False)
         assert response.status_code == 200
-    sent = [b'"extra_content"' in body for _, body in script.upstream.asked]
+    sent = [mark.encode() in body for _, body in script.upstream.asked]
     assert sent == [True, False, False]
 
 
 def test_chat_clients_keep_it_themselves(it: Peers) -> None:
     """A turn of another API between does not lose it: that API does not get it."""
     message = calls_of_gemini()
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
-        for call in message["tool_calls"]
-    ]
-    turns = [*ASK, message, *results]
+    turns = [*ASK, message, *results_of(message)]
     body = {"messages": turns, "tools": TOOLS}
     for model in ("large", "medium", "small"):
         it.post("/v1/chat/completions", json.dumps(body | {"model": model}).encode())

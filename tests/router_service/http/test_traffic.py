@@ -13,7 +13,6 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.core.keys import new_key
-from router_service.database.engine import Database
 from router_service.policies.costs import Price
 from router_service.serving.app import create_app
 from router_service.settings import (
@@ -21,15 +20,10 @@ from router_service.settings import (
     KeySettings,
     ServerSettings,
     Settings,
-    UsageSettings,
 )
-from router_service.telemetry.usage import DAY_S, UsageHistory
-from router_service.telemetry.usage_reports import UsageFilter
-from router_service.ui.traffic import MIN_POINTS, Period, read_overview
+from router_service.ui.traffic import MIN_POINTS
 from tests.bodies import BODY, CHAT
-from tests.clock import Clock
 from tests.fakes import FakeRouter
-from tests.records import make_record
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
 
 FORMULA = '=1+1,"x"'
@@ -205,30 +199,6 @@ def test_overview_adds_up(busy: str, period: str) -> None:
     assert explained is (period == "day")
     assert {row["name"]: row["requests"] for row in found["keys"]}["anna"] == 3
     assert found["baseline_model"] == LARGE
-
-
-@pytest.mark.parametrize(
-    ("minutes_ago", "period", "points"),
-    [
-        (None, Period.MONTH, 30),
-        (2, Period.HOUR, MIN_POINTS),
-        (40, Period.HOUR, 41),
-        (90, Period.DAY, MIN_POINTS),
-        (20 * 24 * 60, Period.MONTH, 21),
-    ],
-)
-def test_overview_shows_the_shortest_period_with_requests(
-    database: Database, minutes_ago: int | None, period: Period, points: int
-) -> None:
-    """Without a period, charts begin with the first request, so that a burst can be seen."""
-    now_s = 20_000 * DAY_S + DAY_S / 2
-    if minutes_ago is not None:
-        history = UsageHistory(UsageSettings(), DatabaseSettings(), Clock(now_s))
-        history.add([make_record(created=now_s - 60 * minutes_ago)])
-        history.write(database)
-    found = read_overview(database, None, now_s, UsageFilter(), None)
-    assert (found.period, len(found.points)) == (period, points)
-    assert sum(point.requests for point in found.points) == (minutes_ago is not None)
 
 
 def test_usage_as_csv(busy: str) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from router_service.artifact import SHIPPED, Artifact
-from router_service.core.errors import ArtifactError
 from router_service.measurement.advice import Advice, advise, best_addition
 from router_service.measurement.held_out import HELD_OUT, HeldOut, describe_pool
 
@@ -55,22 +51,6 @@ def test_recommended_pools_grow_and_stay_within_the_budget(advice: Advice) -> No
         for kind in ("once", "verified")
     )
     assert verified > once + 0.01
-
-
-def test_artifact_without_judgements_advises_on_choosing_once(tmp_path: Path) -> None:
-    """Verified answers then have no figures; without held-out predictions, there is no advice."""
-    shipped = Artifact.load(SHIPPED)
-    (tmp_path / HELD_OUT).write_bytes(b"")
-    HeldOut.read(SHIPPED / HELD_OUT).write(tmp_path)
-    plain = Artifact(tmp_path, shipped.manifest, shipped.tokenizer)
-    found = advise(plain, (LARGE, SMALL))
-    assert not found.has_verified
-    assert {each.kind for each in found.efficient} == {"once"}
-    assert {each.kind for each in found.recommended} == {"once"}
-    assert np.isfinite(found.efficient[0].point.cost_usd.value)
-    without = shipped.manifest.model_copy(update={"files": {}})
-    with pytest.raises(ArtifactError, match="advice needs held-out predictions"):
-        advise(Artifact(tmp_path, without, shipped.tokenizer))
 
 
 def test_best_addition_saves_most_and_keeps_the_accuracy(judged: Artifact) -> None:

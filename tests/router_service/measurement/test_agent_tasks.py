@@ -5,16 +5,11 @@ from __future__ import annotations
 import pytest
 
 from router_service.measurement.agent_tasks import (
-    TaskCandidate,
-    TaskKind,
-    advise_on_tasks,
     agent_task_table,
     cheapest_within,
     rescaled_usd,
 )
 from router_service.policies.costs import Price
-
-OPUS, OPUS_7, GPT, MINIMAX = "claude-opus-4-8", "claude-opus-4-7", "gpt-5.5", "minimax-m3"
 
 
 @pytest.mark.parametrize(
@@ -53,28 +48,6 @@ def test_costs_follow_the_prices_of_a_configuration(own: Price | None, factor: f
     assert rescaled_usd(0.8, listed, own) == pytest.approx(0.8 * factor)
     assert rescaled_usd(0.8, None, own) == 0.8
     assert rescaled_usd(0.8, listed, Price(usd_per_hour=2)) is None
-
-
-@pytest.mark.parametrize(
-    ("names", "task", "within", "chosen"),
-    [
-        ((OPUS, GPT, MINIMAX), "coding", 2, OPUS),
-        ((OPUS, GPT, MINIMAX), "coding", 7, MINIMAX),
-        ((GPT, MINIMAX), "coding", 2, MINIMAX),
-        ((GPT, MINIMAX), "coding", 0, GPT),
-        ((OPUS_7, GPT), "coding", 0, OPUS_7),
-        (("gpt-5.4", GPT), "research", 2, "gpt-5.4"),
-        (("claude-opus-4-5", "gpt-5.1"), "mcp", 2, "claude-opus-4-5"),
-        ((GPT, MINIMAX), "service", 2, None),
-        ((OPUS,), "coding", 2, None),
-    ],
-)
-def test_choice_by_the_shipped_table(
-    names: tuple[str, ...], task: TaskKind, within: float, chosen: str | None
-) -> None:
-    """The cheapest model within the points of the best one is chosen; kinds are not mixed."""
-    pool = [TaskCandidate(name, name) for name in names]
-    assert advise_on_tasks(pool, task, within).chosen == chosen
 
 
 def test_shipped_figures_are_complete_and_credible() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from router_service.artifact import Artifact
@@ -17,10 +15,7 @@ from router_service.measurement.goals import (
     find_point,
     parse_goal,
 )
-from router_service.measurement.held_out import HELD_OUT
-from router_service.policies.costs import Price
 from router_service.policies.registry import parse_policy
-from router_service.policies.verified import Verified
 from router_service.router import Router
 from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
 
@@ -83,50 +78,10 @@ def test_unreachable_goals_name_the_nearest_point(artifact: Artifact, text: str,
     assert caught.value.param == "x-switchcraft-policy"
 
 
-def test_goal_without_a_measured_rule_is_refused_with_the_reason(artifact: Artifact) -> None:
-    """Without held-out predictions, there are no figures for fewer arms or for other prices."""
-    manifest = artifact.manifest
-    files = {name: digest for name, digest in manifest.files.items() if name != HELD_OUT}
-    without = replace(artifact, manifest=manifest.model_copy(update={"files": files}))
-    first = manifest.arms[0]
-    dear = Price(input_usd_per_mtok=99, output_usd_per_mtok=99)
-    for router in (Router(without, arms=[first]), Router(without, prices={first: dear})):
-        with pytest.raises(PolicyError, match="no held-out predictions; use the name of a policy"):
-            router.policy("accuracy=best")
-        assert router.policy("economy") == parse_policy(manifest.policies["economy"])
-        found = router.artifact.manifest
-        assert (found.frontier, found.verified_frontier, found.metrics) == ((), (), {})
-
-
 @pytest.fixture(scope="module")
 def verifying() -> Router:
     """Return a router with the same frontier and two verified points."""
     return Router(with_frontier(*POINTS, verified=VERIFIED_POINTS))
-
-
-@pytest.mark.parametrize(
-    ("goal", "rule", "otherwise"),
-    [
-        ("accuracy=best", "verified=0.001", "drift=0.05"),
-        ("accuracy=best@95", "verified=0.005", "theta=0.9"),
-        ("accuracy=best+7", "verified=0.005", "theta=0.9"),
-        ("accuracy=0.8", "drift=0.1", None),
-        ("usd_per_1k=0.3", "verified=0.001", "drift=0.1"),
-    ],
-)
-def test_goal_may_choose_a_verified_policy(
-    verifying: Router, goal: str, rule: str, otherwise: str | None
-) -> None:
-    """A verified policy wins if it is the better point.
-
-    Requests that cannot be verified get the policy for the goal that chooses once, or the nearest
-    one if none reaches the goal.
-    """
-    chosen = verifying.policy(goal, verified_goals=True)
-    assert str(chosen) == rule
-    if otherwise is not None:
-        assert isinstance(chosen, Verified)
-        assert str(chosen.otherwise) == otherwise
 
 
 def test_goal_chooses_no_verified_policy_unless_it_is_allowed(verifying: Router) -> None:

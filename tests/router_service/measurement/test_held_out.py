@@ -102,29 +102,6 @@ def test_default_reaches_its_goal_in_every_pool(artifact: Artifact, arms: tuple[
     assert all(not is_verified(rule) for rule in router.artifact.manifest.policies.values())
 
 
-def test_part_of_the_pool_has_its_own_figures(artifact: Artifact, pair: Router) -> None:
-    """Goals work with two of eight arms, and no figure is of an arm that is not mapped.
-
-    The best single model is one of the two, so its accuracy is that of the whole pool's figures.
-    No rule costs more than the more expensive arm, and the oracle has only two arms to choose from.
-    """
-    whole, manifest = artifact.manifest, pair.artifact.manifest
-    assert manifest.metrics["best_single_accuracy"] == whole.metrics["best_single_accuracy"]
-    assert manifest.best_single_arm == LARGE
-    oracles = [each.metrics["oracle_accuracy"].value for each in (whole, manifest)]
-    assert oracles[1] < oracles[0] - 0.02
-    best_usd = manifest.metrics["best_single_cost_usd"].value
-    assert max(point.cost_usd.value for point in manifest.frontier) <= best_usd
-    points = by_rule(manifest)
-    reached = points[str(pair.policy("accuracy=best"))]
-    assert reached.versus_best is not None
-    assert reached.versus_best.difference >= 0
-    assert reached.cost_usd.value < 0.8 * best_usd
-    affordable = points[str(pair.policy("usd_per_1k=0.5"))]
-    assert affordable.cost_usd.value <= 0.0005
-    assert affordable.accuracy.value <= reached.accuracy.value
-
-
 def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
     """At twice the prices, every threshold and drift rule costs twice as much, for equal answers.
 

@@ -45,15 +45,3 @@ def test_policies_are_found_by_name_rule_or_nearest_rule(policy: str, found: str
     """A rule between two measured ones has the figures of the nearer one of its kind."""
     each = POINTS.find(policy)
     assert (None if each is None else each.policy) == found
-
-
-def test_the_most_accurate_point_within_a_cost() -> None:
-    """If nothing is cheap enough, it is the cheapest point."""
-    cases = {0.5: "theta=0.2", 1.2: "theta=0.2", 3.9: "verified=0.001", 9.0: "verified=0.01"}
-    for cost_usd, policy in cases.items():
-        found = POINTS.most_accurate(cost_usd)
-        assert found is not None
-        assert found.policy == policy
-    once = POINTS.most_accurate(4.9, verified=False)
-    assert once is not None
-    assert once.policy == "theta=0.5"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from router_service.artifact import SHIPPED, Artifact
-from router_service.measurement.unmeasured import can_join, with_unmeasured
+from router_service.measurement.unmeasured import with_unmeasured
 from router_service.policies.costs import Price
 from router_service.router import Router
 from router_service.settings import Deployment, Model, Settings
@@ -46,17 +46,6 @@ def test_assumed_accuracy_rises_with_price(artifact: Artifact) -> None:
     assert trusted["cheap-2026"].accuracy.value > max(rates)
 
 
-@pytest.mark.parametrize(
-    "price", [None, Price(usd_per_hour=2), Price(input_usd_per_mtok=0, output_usd_per_mtok=0)]
-)
-def test_model_without_costs_of_answers_cannot_join(
-    artifact: Artifact, price: Price | None
-) -> None:
-    """Without a price, or with a price by the hour or of 0, each answer would seem free."""
-    assert not can_join(artifact, price)
-    assert can_join(artifact, PRICES["cheap-2026"])
-
-
 def test_choice_before_answers_takes_measured_arm(mixed: Router, artifact: Artifact) -> None:
     """Unmeasured arms come last, the most accurate first; without others, it is chosen."""
     assert mixed.decide(BODY, "fast").ranking == (KNOWN, "dear-2026", "cheap-2026")
@@ -91,18 +80,3 @@ def test_models_of_this_year_give_verified_answers(gateway: httpx.Client) -> Non
     assert record["candidates"][0]["arm"] == "cheap-2026"
     assert "estimates its accuracy by its price" in answer.headers["x-switchcraft-why"]
     assert answer.headers["x-switchcraft-policy"].startswith("verified=")
-
-
-def test_page_and_policies_name_such_models(gateway: httpx.Client) -> None:
-    """The page shows them, named policies answer, and no goal can be compared."""
-    card = gateway.get("/ui/api/artifact").json()
-    assert {arm["model"] for arm in card["arms"]} == {*PRICES}
-    assert gateway.post("/ui/api/explain", json=BODY).status_code == 200
-    for policy, status in (
-        ("economy", 200),
-        ("quality", 200),
-        ("fast", 200),
-        ("accuracy=best", 400),
-    ):
-        answer = gateway.post(CHAT, json=BODY | {"model": f"switchcraft:{policy}"})
-        assert answer.status_code == status, answer.text

@@ -20,25 +20,11 @@ SENTENCES = {
     ),
     ("mid", Reason.THRESHOLD, "theta=0.92"): "92% reaches 92%, and no cheaper model does.",
     ("big", Reason.ARGMAX, "theta=0.99"): "94% is the highest probability; no arm reaches 99%.",
-    ("mid", Reason.UTILITY, "utility=0.1"): (
-        "92% is the best value, if a correct answer is worth 0.1 USD; the best model (big, 94%) is"
-        " more likely, and this one costs 47% less."
-    ),
     ("big", Reason.UTILITY, "utility=9"): (
         "94% is the best value, if a correct answer is worth 9 USD."
     ),
     ("big", Reason.UNREAD, "drift=0.05"): (
         "94% is the highest probability, which decides because a part could not be read."
-    ),
-    ("mini", Reason.EXPLORED, "drift=0.05"): (
-        "91% was drawn at random, to learn how all models answer."
-    ),
-    ("mid", Reason.STICKY, "drift=0.05"): ("92% stays, because it served the conversation so far."),
-    ("mini", Reason.SWITCHED, "drift=0.05"): (
-        "91% replaces the conversation's earlier model, because the change pays."
-    ),
-    ("mini", Reason.BUDGET, "drift=0.05"): (
-        "91% is the policy's choice among the models that the rest of the budget allows."
     ),
     ("mid", "new", "future=1"): "92% was chosen by future=1.",
 }

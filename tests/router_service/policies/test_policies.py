@@ -18,7 +18,6 @@ from router_service.policies.drift import Drift
 from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.threshold import Threshold
 from router_service.policies.utility import Utility
-from router_service.policies.verified import Verified
 
 COSTS = (0.010, 0.001, 0.002)
 
@@ -47,31 +46,6 @@ def test_policy_selects_the_expected_arm(
 POLICIES: list[Policy] = [Threshold(0.5), Threshold(0.9), Drift(0.1), Utility(0.5)]
 unit = st.floats(0, 1)
 cost = st.floats(0, 10)
-
-
-@given(st.integers(1, 9), st.data(), unit)
-def test_arms_are_drawn_with_their_propensity(arms: int, data: st.DataObject, share: float) -> None:
-    """Over evenly spread draws an arm's frequency is its propensity, and these add up to 1."""
-    chosen = data.draw(st.integers(0, arms - 1))
-    draws = [explore(chosen, arms, share, (i + 0.5) / 1000) for i in range(1000)]
-    propensities = {draw.arm: draw.propensity for draw in draws}
-    for arm, propensity in propensities.items():
-        frequency = sum(draw.arm == arm for draw in draws) / 1000
-        assert frequency == pytest.approx(propensity, abs=0.003)
-    missing = (arms - len(propensities)) * share / arms
-    assert sum(propensities.values()) + missing == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        *(Threshold(0.5), Threshold(1.0), Drift(0.0), Drift(0.125)),
-        *(Utility(0.002), Utility(5e-06), Verified(0.002), Verified(5e-06)),
-    ],
-)
-def test_policy_text_round_trip(policy: Policy | Verified) -> None:
-    """`str` and `parse_policy` are inverses."""
-    assert parse_policy(str(policy)) == policy
 
 
 @pytest.mark.parametrize(

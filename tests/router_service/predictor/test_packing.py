@@ -159,17 +159,6 @@ def test_slots_are_packed_as_words(
     assert unpack(pack(conversation, **spec), slot) == text
 
 
-def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
-    """The latest user turn is cut in its middle, in equal shares; the tools keep their room."""
-    packed = pack(booking(user("book " * 300 + "now " * 300)))
-    head, _, tail = unpack(packed, LATEST).partition(" [ truncated ] ")
-    assert {*head.split()} == {"book"}
-    assert {*tail.split()} == {"now"}
-    assert len(head.split()) - len(tail.split()) in {0, 1}
-    assert unpack(packed, TOOLS).startswith("book _ table ( guests : integer")
-    assert len(packed.token_ids) == 64
-
-
 @pytest.mark.parametrize(
     "spec",
     [

@@ -15,7 +15,6 @@ from router_service.requests.conversations import Conversations
 from router_service.requests.parsing import (
     ParsedRequest,
     parse_request,
-    read_session,
 )
 from router_service.requests.policy_headers import PolicyHeaders
 from router_service.requests.turns import conversation_key, is_in_tool_loop
@@ -79,23 +78,6 @@ def test_headers_of_known_clients_name_the_conversation(
 ) -> None:
     """The most specific header counts; ids that are too long are ignored."""
     assert PolicyHeaders(headers).session == name
-
-
-@pytest.mark.parametrize(
-    ("body", "name"),
-    [
-        ({"litellm_session_id": "a", "prompt_cache_key": "b"}, "a"),
-        ({"metadata": {"session_id": "a"}}, "a"),
-        ({"metadata": {"user_id": "user_1_account__session_2"}}, "user_1_account__session_2"),
-        ({"metadata": {"user_id": "user_1"}, "prompt_cache_key": "b"}, "b"),
-        ({"metadata": ["session_id"], "litellm_session_id": 7, "prompt_cache_key": {}}, None),
-    ],
-)
-def test_fields_of_known_clients_name_the_conversation(
-    body: dict[str, Any], name: str | None
-) -> None:
-    """A user's id names a conversation only if it contains a session; other types are ignored."""
-    assert read_session(body) == name
 
 
 def test_a_request_that_is_not_longer_begins_a_conversation_anew() -> None:

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from router_service.access.key import Key
 from router_service.artifact import SHIPPED
-from router_service.core.errors import (
-    InvalidRequestError,
-)
+from router_service.core.errors import InvalidRequestError
 from router_service.requests.planning import Planner
 from router_service.requests.pool import MAX_WILDCARD_MODELS, Pool
 from router_service.router import Router
@@ -135,19 +132,3 @@ def test_names_are_bounded(plan_with: PlanWith) -> None:
     assert models[-1].name == "*"
     assert models[-1].deployments[0].upstream_model == f"m{MAX_WILDCARD_MODELS + 49}"
     assert pool.models["openai/m3"] is models[3]
-
-
-def test_keys_may_be_restricted_to_wildcards(plan_with: PlanWith) -> None:
-    """A key's list of models may have patterns; all other models do not exist for the key."""
-    _, planner = plan_with(LITELLM)
-    key = Key("k", models=frozenset({"anthropic/*"}))
-    [model] = planner.models_for("anthropic/claude-haiku-4-5", key)
-    assert model.name == "anthropic/claude-haiku-4-5"
-    assert planner.models_for("fable", key)[0].deployments[0].upstream_model == "claude-sonnet-4-5"
-    for name in ("openai/gpt-4o", "gpt-5.2", "switchcraft"):
-        with pytest.raises(InvalidRequestError, match="may not use"):
-            planner.models_for(name, key)
-    one = Key("o", models=frozenset({"openai/gpt-4o"}))
-    assert planner.models_for("openai/gpt-4o", one)
-    with pytest.raises(InvalidRequestError, match="may not use"):
-        planner.models_for("openai/gpt-4o-mini", one)

@@ -80,11 +80,6 @@ class BrokenRouter(FakeRouter):
         raise RuntimeError("the graph is damaged")
 
 
-EXPLORING = SETTINGS.model_copy(
-    update={"router": RouterSettings(exploration_share=1, unknown_prices="allow")}
-)
-
-
 def planner(router: FakeRouter, settings: Settings = SETTINGS) -> Planner:
     """Return a planner for a router."""
     return make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
@@ -142,16 +137,3 @@ def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
     assert {p.models[0].name for p in tried} == {"small" if is_broken else "large"}
     assert {p.router_failed for p in tried} == {is_broken}
     assert not any(p.router_failed for p in plans if p.track is Track.STABLE)
-
-
-def test_canary_and_stable_release_explore_their_own_arms() -> None:
-    """A canary keeps its share of the conversations, and explores among its own arms."""
-    tried = FakeRouter({"medium": 0.9, "large": 0.9})
-    canary = CanaryTrial(BOUNDS, lambda *_: None)
-    stable = planner(FakeRouter(STABLE), EXPLORING)
-    trials = Releases(stable, planner(tried, EXPLORING), canary)
-    plans = [plan(trials, f"Question {number}") for number in range(200)]
-    for track, arms in ((Track.STABLE, set(STABLE)), (Track.CANARY, {"medium", "large"})):
-        decisions = [p.decision for p in plans if p.track is track and p.decision]
-        assert {d.arm for d in decisions} == arms
-        assert {d.propensity for d in decisions} == {1 / len(arms)}

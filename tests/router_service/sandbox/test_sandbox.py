@@ -97,19 +97,6 @@ def test_tools_that_match_the_query_are_called(
     assert called(query, **fields) == names
 
 
-def test_tool_result_is_answered_with_text() -> None:
-    """This ends an agent's loop, unless a call is forced."""
-    function_call = {"name": "get_weather", "arguments": "{}"}
-    call = {"id": "1", "type": "function", "function": function_call}
-    messages = [
-        {"role": "user", "content": "weather"},
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
-    ]
-    assert called(messages=messages) == []
-    assert called(messages=messages, tool_choice="required") == ["get_weather"]
-
-
 def test_foreign_signature_is_refused(http: httpx.Client) -> None:
     """Like Anthropic, the sandbox accepts only its own signatures."""
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "foreign"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -199,26 +198,3 @@ def test_mistakes_are_named(tmp_path: Path, params: dict[str, str], problem: str
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, **params)
     assert problem in str(caught.value)
-
-
-INFO = json.dumps({"type": "service_account", "project_id": "from-the-key", "private_key": "k"})
-
-
-def test_project_and_location_may_be_for_all_entries(tmp_path: Path) -> None:
-    """`litellm_settings`, the environment and the credentials say what entries do not."""
-    model = "vertex_ai/gemini-2.5-pro"
-    section = {"vertex_project": "for-all", "vertex_location": "europe-west4"}
-    found = only(read(tmp_path, model=model, litellm=section))
-    assert found.base_url.endswith("/projects/for-all/locations/europe-west4")
-    environ = {"VERTEXAI_PROJECT": "of-environment", "VERTEXAI_LOCATION": "us-east4"}
-    found = only(read(tmp_path, environ, model=model))
-    assert found.base_url.endswith("/projects/of-environment/locations/us-east4")
-    key = tmp_path / "key.json"
-    key.write_text(INFO)
-    found = only(read(tmp_path, {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, model=model))
-    assert "/projects/from-the-key/" in found.base_url
-    assert found.platform == Vertex(SecretStr(str(key)))
-    found = only(read(tmp_path, model=model, vertex_credentials=json.loads(INFO)))
-    assert isinstance(found.platform, Vertex)
-    assert found.platform.credentials is not None
-    assert json.loads(found.platform.credentials.get_secret_value()) == json.loads(INFO)

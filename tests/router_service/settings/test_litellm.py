@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.errors import ConfigError
 from router_service.policies.costs import LongPromptPrice, Price
 from router_service.settings import Deployment, Model, Settings, Timeouts
 from tests.router_service.settings.conftest import LoadFile as Load
@@ -228,38 +227,6 @@ def test_each_unsupported_setting_is_reported(load: Load) -> None:
     assert reported.keys() == WARNED.keys()
     for path, words in WARNED.items():
         assert words in reported[path]
-
-
-def test_request_parameters_are_read(load: Load) -> None:
-    """Parameters of requests, and what `extra_body` holds, belong to the deployment."""
-    params = (
-        "{model: openai/x, api_base: 'http://h/v1', temperature: 0.2, seed: null,"
-        " thinking: {type: enabled}, user: os.environ/TEAM, extra_body: {mirostat: 2}}"
-    )
-    settings = load(listing(entry(params)), {"TEAM": "search"})
-    assert only(settings).parameters == {
-        "temperature": 0.2,
-        "thinking": {"type": "enabled"},
-        "user": "search",
-        "mirostat": 2,
-    }
-    assert settings.unsupported == ()
-
-
-@pytest.mark.parametrize(
-    ("params", "words"),
-    [
-        ("messages: []", "'messages' cannot be set here"),
-        ("extra_body: {model: y}", "'model' cannot be set here"),
-        ("max_tokens: 1, extra_body: {max_completion_tokens: 1}", "exclude each other; set one"),
-        ("stop: {1: 2}", "cannot be written as JSON"),
-    ],
-)
-def test_unusable_request_parameter_stops_the_start(load: Load, params: str, words: str) -> None:
-    """The error names the entry, the parameter and the reason."""
-    with pytest.raises(ConfigError, match=words) as raised:
-        load(listing(entry(f"{{model: openai/x, api_base: 'http://h/v1', {params}}}")))
-    assert raised.value.where == "model_list.0.litellm_params"
 
 
 @pytest.mark.parametrize(

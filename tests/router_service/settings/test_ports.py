@@ -7,33 +7,6 @@ import pytest
 from router_service.cli import main
 from router_service.core.errors import ConfigError
 from router_service.settings import read_settings
-from tests.router_service.settings.conftest import LoadFile as Load
-
-MODELS = "model_list: [{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}]\n"
-
-
-def entry(params: str) -> str:
-    """Return a file with one model with these parameters."""
-    return f"model_list: [{{model_name: m, litellm_params: {{model: openai/m, {params}}}}}]"
-
-
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        (entry("base_url: 'https://[::1]:65536'"), "model_list.0.litellm_params.api_base"),
-        (entry("api_base: 'http://h/v1#x'"), "model_list.0.litellm_params.api_base"),
-        (MODELS + "server: {port: '+80'}", "server.port"),
-        (MODELS + "server: {redis_url: 'redis://h:99999'}", "server.redis_url"),
-        (MODELS + "tracing: {otlp_endpoint: 'http://h:99999'}", "tracing.otlp_endpoint"),
-    ],
-)
-def test_invalid_ports_and_addresses_in_the_file_are_refused(
-    load_file: Load, text: str, where: str
-) -> None:
-    """The error names the setting and the requirement."""
-    with pytest.raises(ConfigError, match=r"must|brackets|before the slash") as caught:
-        load_file(text, {})
-    assert where in caught.value.where
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,3 @@ def test_exception_message_is_left_out(formatter: logging.Formatter) -> None:
     assert "ValueError" in text
     assert "test_logs" in text
     assert said not in text
-
-
-def test_request_without_a_model_shows_its_path() -> None:
-    """Requests for pages show method and path; a refused one says so."""
-    page, refused = request(method="GET", path="/ui"), request(status=400)
-    assert texts(page, refused) == [
-        "200           812 ms  GET /ui",
-        "400           812 ms  refused  id=dec_1",
-    ]

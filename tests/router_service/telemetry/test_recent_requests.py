@@ -13,11 +13,9 @@ from router_service.core.record import Record, RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import recent_requests
 from router_service.settings import DatabaseSettings, UsageSettings
-from router_service.telemetry.recent_requests import BATCH_ROWS, RecentRequests
+from router_service.telemetry.recent_requests import RecentRequests
 from router_service.telemetry.request_lists import (
-    ListedRequest,
     RequestQuery,
-    find_request,
     read_conversation,
     read_page,
 )
@@ -58,18 +56,6 @@ def refused(number: int, **changes: Any) -> Record:  # noqa: ANN401
     return refused_record(**(facts | {"key": "anna", "team": "blue"} | changes))
 
 
-def shown(record: Record) -> ListedRequest:
-    """Return a request as the list shows it."""
-    same = {name: getattr(record, name, None) for name in ListedRequest.model_fields}
-    other = {
-        "request_id": None if record.request_id == record.id else record.request_id,
-        "time": record.created,
-        "policy": record.policy_label,
-        "cost_usd": record.actual_cost_usd,
-    }
-    return ListedRequest.model_validate(same | other)
-
-
 def open_list(
     *, limit: int = 100_000, days: int = 7, max_pending: int = 20_000, now_s: float = NOW_S
 ) -> RecentRequests:
@@ -101,18 +87,6 @@ def count(database: Database) -> int:
     with database.read() as connection:
         rows = connection.execute(select(func.count()).select_from(recent_requests))
         return int(rows.scalar_one())
-
-
-def test_rows_are_read_as_they_were_added(database: Database) -> None:
-    """Every column returns, of answered and of refused requests, in several batches."""
-    requests = [make(number) for number in range(BATCH_ROWS + 1)]
-    requests.append(refused(BATCH_ROWS + 1, request_id="req-1", key=None, team=None))
-    write(database, *requests)
-    assert list(read_page(database, RequestQuery(limit=1000)).requests) == [
-        shown(request) for request in requests[::-1]
-    ]
-    assert find_request(database, "dec_000003") == shown(requests[3])
-    assert find_request(database, "dec_9") is None
 
 
 def test_pages_follow_each_other_in_both_directions(database: Database) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,6 @@ from router_service.core.money import NANO
 from router_service.core.record import AnswerResult, Expectation, Record
 from router_service.database.engine import Database
 from router_service.database.schema import (
-    LATENCY_RATIO,
     UsageSums,
     latencies,
     spending,
@@ -140,22 +138,6 @@ def test_sums_are_written_by_minute_hour_and_day(database: Database, clock: Cloc
     assert read(database, "model", wanted=UsageFilter(key="other")) == {}
     keyless = read(database, "model", DAY_S, wanted=UsageFilter(key=""))
     assert sorted(map(str, keyless)) == ["none", "unpriced"]
-
-
-@pytest.mark.parametrize("share", [0.5, 0.95])
-def test_percentiles_are_close(share: float) -> None:
-    """An estimated percentile differs from the exact one by less than the ratio of two bounds."""
-    database = Database(None)
-    database.prepare()
-    history, rng = open_history(Clock(NOON)), random.Random(7)
-    seconds = sorted(rng.lognormvariate(0, 1.5) for _ in range(2001))
-    for latency_s in seconds:
-        add(history, latency_s=latency_s)
-    history.write(database)
-    found = read(database, "model")["m"].percentile_s(share)
-    exact = seconds[int(share * 2001)]
-    assert found is not None
-    assert exact / LATENCY_RATIO < found < exact * LATENCY_RATIO
 
 
 def test_policies_of_clients_are_limited(database: Database, clock: Clock) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from router_service.core.money import NANO
 from router_service.database.schema import PPM, UsageSums
-from router_service.telemetry.request_lists import ModelReasons
-from router_service.telemetry.usage_figures import UsageFigures, UsageSummary, explain_dearest
+from router_service.telemetry.usage_figures import UsageFigures, UsageSummary
 
 
 def sums(**values: int) -> UsageSums:
@@ -99,23 +98,3 @@ def test_details_say_how_sure_it_is() -> None:
         "Feedback: 0 of 1 answer correct.",
         "2 tool calls were repeated with other arguments.",
     )
-
-
-@pytest.mark.parametrize(
-    ("share", "saved"),
-    [(0.1, " Verified answers would have saved about 1.80 USD of these."), (None, ""), (1.2, "")],
-)
-def test_requests_to_the_dearest_model_are_explained(share: float | None, saved: str) -> None:
-    """The summary says how many there were and why, and what verified answers would have saved."""
-    reasons = {
-        ("large", "pinned"): ModelReasons(30, 1.5),
-        ("large", "unfamiliar"): ModelReasons(10, 0.5),
-        ("large", "verified"): ModelReasons(5, 9.0),
-        ("small", "verified"): ModelReasons(135, 0.1),
-    }
-    assert explain_dearest("large", share, reasons) == (
-        "Of the last day's 180 requests in the list, 25% went to large, the most expensive model: "
-        "named by the request (30); most accurate, the request is unlike the training data (10); "
-        f"accepted by the verifier (5).{saved}"
-    )
-    assert explain_dearest("medium", share, reasons) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import zlib
 from collections.abc import Callable
 
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.apis.registry import read_usage
 from router_service.core.errors import UpstreamError
 from router_service.upstream.bodies import (
     MAX_EMPTY_BYTES,
@@ -24,8 +22,6 @@ from router_service.upstream.bodies import (
     asks_for_usage,
     is_repeatable,
     read_json,
-    skim,
-    without_field,
 )
 
 
@@ -51,24 +47,6 @@ from router_service.upstream.bodies import (
 def test_only_the_top_level_model_changes(body: bytes, spliced: bytes) -> None:
     """Whatever an object holds, its top-level models change, and no other byte does."""
     assert BodyTemplate.of(body).with_model('b"c') == spliced
-
-
-@pytest.mark.parametrize(
-    ("body", "rest"),
-    [
-        (b'{"stream_options":{"a":[1]},"b":2}', b'{"b":2}'),
-        (b'{"b":2 ,\n "stream_options" : null }', b'{"b":2 }'),
-        (b'{"a":1,"stream_options":{},"b":2}', b'{"a":1,"b":2}'),
-        (b'{"a":{"stream_options":{}}}', b'{"a":{"stream_options":{}}}'),
-    ],
-)
-def test_stream_options_can_be_left_out(body: bytes, rest: bytes) -> None:
-    """The top-level member is removed with its comma, wherever it is.
-
-    Nested members of its name stay.
-    """
-    assert without_field("stream_options", body) == rest
-    json.loads(rest)
 
 
 @pytest.mark.parametrize(
@@ -139,32 +117,6 @@ def test_json_of_too_many_values_is_not_read() -> None:
         read_json(many[:-1])
     assert (cut.value.is_too_much, cut.value.is_cut_off) == (False, True)
     assert read_json(b'["' + b"x" * 1_000_000 + b'"]')
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "found"),
-    [
-        (b"", b"", {}),
-        (b'{"id" : "x" , "id":"y","model":"\xff"', b"", {"id": "x", "model": "\ufffd"}),
-        (b'{"id":7,"model":"' + b"x" * 201 + b'"}', b"", {}),
-        (b'{"usage": {"prompt_tokens":3,"completion_tokens":2}}', b"", {"usage": (3, 2)}),
-        (b"[" * 50_000, b'"usage":{"prompt_tokens":3,"completion_tokens":2}', {"usage": (3, 2)}),
-        (
-            b'{"usage":{"prompt_tokens":3,"completion_tokens":2},"usage":{"a"',
-            b"",
-            {"usage": (3, 2)},
-        ),
-        (b'{"a":"\\"usage\\":{\\"prompt_tokens\\":3}"}', b"", {}),
-        (b'"usage":{' * 50_000, b"", {}),
-    ],
-)
-def test_unread_answers_are_skimmed(start: bytes, end: bytes, found: dict[str, object]) -> None:
-    """Texts at the beginning and the last usage at the end are found without decoding."""
-    skimmed = skim(start, end)
-    usage = read_usage(skimmed)
-    skimmed.pop("usage", None)
-    read = skimmed | ({"usage": (usage.prompt_tokens, usage.completion_tokens)} if usage else {})
-    assert read == found
 
 
 class Parts:

@@ -326,21 +326,6 @@ async def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
         assert (await gateway.ask(model("a", place))).status == 200
 
 
-@pytest.mark.parametrize(
-    ("places", "headers", "tries"), [(1, {"idempotency-key": "k"}, 3), (1, {}, 1), (2, None, 1)]
-)
-async def test_supported_idempotency_key_allows_retries(
-    places: int, headers: dict[str, str] | None, tries: int
-) -> None:
-    """Retries go only to the deployment that got the key, which must be the model's only one."""
-    async with upstreams([b""], [b""]) as (first, second):
-        settings = RetrySettings(idempotency_keys=True, max_retries=2)
-        pool = model("a", *(first, second)[:places])
-        sent = {"idempotency-key": "k"} if headers is None else headers
-        await failure_of(Gateway(settings).ask(pool, path="/batches", headers=sent))
-        assert len(first.bodies) + len(second.bodies) == tries
-
-
 async def test_first_failure_that_may_have_acted_is_raised() -> None:
     """With an idempotency key, the first failure is raised: it decides what the client may do."""
     settings = RetrySettings(idempotency_keys=True, max_retries=2)

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.apis.answer_translation import AnswerTranslator
-from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.api import Api
-from router_service.apis.encoding import fix_surrogates
 from router_service.apis.parts import Request
 from router_service.apis.usage import Usage
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
@@ -84,22 +82,6 @@ VALUES = {
     for name, value in (*OUTSIDE_JSON.items(), *REPEATED_KEYS.items())
 }
 del VALUES["50,000 levels"]
-
-
-def test_surrogate_halves_are_joined() -> None:
-    """Halves in two deltas are one character. A lone half is replaced."""
-    function = r'{"name":"f\ud83d","arguments":"{\"a\":\"\ude00"}'
-    events = (
-        delta(r'{"content":"\ud83d"}'),
-        delta(r'{"content":"\ude00 \ud83d"}'),
-        delta(f'{{"tool_calls":[{{"index":0,"id":"\\ud83d","function":{function}}}]}}'),
-        delta(r'{"tool_calls":[{"index":0,"function":{"arguments":"\"}"}}]}'),
-    )
-    _, reader, error = relay(*events)
-    assert error is None
-    call = WrittenCall("?", "f?", '{"a":"?"}')
-    assert reader.accumulator.answer() == ParsedAnswer((call,), "\U0001f600 ?")
-    assert fix_surrogates("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
 
 
 @pytest.mark.parametrize("data", [b"ping", b"{no JSON}", b'{"a":"b"c"}'])

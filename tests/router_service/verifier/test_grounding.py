@@ -6,8 +6,7 @@ import pytest
 
 from router_service.apis.conversation import Json, parse_conversation
 from router_service.checker.parameter_schema import Schema
-from router_service.checker.toolbox import Call
-from router_service.verifier.answer_features import Question, read_answer, unconfirmed_arguments
+from router_service.verifier.answer_features import Question, unconfirmed_arguments
 from router_service.verifier.grounding import (
     Said,
     Source,
@@ -61,20 +60,6 @@ def test_names_placeholders_and_fillers_are_recognized() -> None:
     assert is_filler("dontcare")
     assert is_filler(0)
     assert not is_filler(value=False)
-
-
-def test_second_answer_confirms_an_argument() -> None:
-    """An invented argument of a given tool is named, unless another answer has the same value."""
-    question = ask("Forecast, please")
-    lima = read_answer(question, [Call("forecast", {"city": "Lima"})])
-    oslo = read_answer(question, [Call("forecast", {"city": "Oslo"})])
-    risky = {"forecast"}
-    named = {0: ("forecast.city",), 1: ("forecast.city",)}
-    assert unconfirmed_arguments(question, {0: lima, 1: oslo}, risky) == named
-    assert unconfirmed_arguments(question, {0: lima, 1: lima}, risky) == {}
-    assert unconfirmed_arguments(question, {0: lima}, {"other"}) == {}
-    gap = read_answer(question, [Call("forecast", {"city": "city"})])
-    assert unconfirmed_arguments(question, {0: gap, 1: gap}, risky) == named
 
 
 LONG = 1234567890123456
