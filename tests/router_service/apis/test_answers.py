@@ -16,7 +16,7 @@ from router_service.apis.registry import parse_answer, read_usage
 from router_service.apis.usage import Usage
 from tests import apis
 from tests.apis import APIS, Api, UpstreamApi
-from tests.dialect_answers import CASES, events
+from tests.dialect_answers import CASES, events, whole
 
 
 def accumulate(*events: Any) -> ParsedAnswer | None:  # noqa: ANN401 - JSON
@@ -41,6 +41,18 @@ def expected_answer(name: str, dialect: UpstreamApi) -> ParsedAnswer:
     case = CASES[name]
     text = case.text + (case.refusal if dialect in (apis.MESSAGES, apis.CONVERSE) else "")
     return ParsedAnswer(tuple(WrittenCall(*call) for call in case.calls), text)
+
+
+@pytest.mark.parametrize("dialect", APIS.of_upstreams)
+@pytest.mark.parametrize("name", CASES)
+def test_every_api_gives_the_same_answer(name: str, dialect: UpstreamApi) -> None:
+    """The calls and the text of a whole answer are the same in each API, and so is the usage."""
+    value = whole(CASES[name], dialect)
+    assert parse_answer(value) == expected_answer(name, dialect)
+    usage, case = read_usage(value), CASES[name]
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.cached_tokens) == (case.prompt, case.cached)
+    assert (usage.cache_write_tokens, usage.completion_tokens) == (case.written, case.completion)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

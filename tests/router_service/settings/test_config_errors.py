@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.access.listening import permitted_listen_host
+from router_service.access.keyring import permitted_listen_host
 from router_service.check import check
 from router_service.core.errors import ConfigError
 from router_service.requests.pool import Pool

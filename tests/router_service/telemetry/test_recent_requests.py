@@ -103,6 +103,8 @@ def test_pages_follow_each_other_in_both_directions(database: Database) -> None:
     assert seen == [*range(22, -1, -1)]
     assert [len(page.requests) for page in pages] == [5, 5, 5, 5, 3]
     assert pages[0].newer is None
+    newest = pages[0].requests[0]
+    assert (newest.time, newest.latency_s, newest.cost_usd) == (5.0, 0.5, 1e-6)
     back = pages[-1]
     for expected in reversed(pages[1:-1]):
         back = read_page(database, RequestQuery(limit=5, after=back.newer))
