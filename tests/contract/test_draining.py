@@ -1,8 +1,7 @@
-"""Graceful shutdown: open requests finish, and new ones are refused."""
+"""Graceful shutdown: load balancers have time to notice, and every client gets an answer."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -17,8 +16,6 @@ from tests.bodies import BODY, CHAT
 from tests.drills.processes import ARMS, gateway, write_config
 from tests.serving import Sandbox, wait_for
 
-STREAMS = 200
-# The model is pinned, so that the time goes to the streams and not to 200 decisions.
 MODEL = ARMS[0]
 STREAMED = BODY | {"model": MODEL, "stream": True}
 
@@ -33,58 +30,6 @@ def draining_gateway(
     )
     with gateway(config, folder) as served:
         yield served.process, served.url
-
-
-def test_open_streams_complete_and_new_requests_are_refused(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """200 open streams complete; readiness answers 503, and new requests get 503."""
-    before = sandbox.stats()
-    with draining_gateway(
-        sandbox, tmp_path, shutdown_timeout_s=60, max_decision_wait_s=60
-    ) as running:
-        process, url = running
-        answers, late, status = asyncio.run(_drill(process, url, sandbox, before))
-        assert process.wait(timeout=30) == 0
-    assert len(answers) == STREAMS
-    assert {answer.status_code for answer in answers} == {200}
-    assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
-    assert (status.status_code, status.json()["status"]) == (503, "draining")
-    assert {answer.status_code for answer in late} == {503}
-    assert late[0].json()["error"]["code"] == "shutting_down"
-    assert late[0].headers["connection"] == "close"
-    assert late[0].headers["retry-after"]
-    after = sandbox.stats()
-    assert after["requests"] - before["requests"] == STREAMS
-    assert after["completed"] - before["completed"] == STREAMS
-
-
-async def _drill(
-    process: subprocess.Popen[bytes], url: str, sandbox: Sandbox, before: dict[str, int]
-) -> tuple[list[httpx.Response], list[httpx.Response], httpx.Response]:
-    limits = httpx.Limits(max_connections=2 * STREAMS)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
-        slowly = {"x-sandbox": "chunk_delay_s=1"}
-        asked = [
-            asyncio.create_task(http.post(CHAT, json=STREAMED, headers=slowly))
-            for _ in range(STREAMS)
-        ]
-        await asyncio.to_thread(
-            wait_for, lambda: _begun(sandbox, before), "all streams have started", 60
-        )
-        process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(wait_for, lambda: _status(url) == 503, "readiness fails")
-        status = await http.get("/readyz")
-        late = [await http.post(CHAT, json=BODY) for _ in range(5)]
-        return list(await asyncio.gather(*asked)), late, status
-
-
-def _status(url: str) -> int:
-    return httpx.get(f"{url}/readyz").status_code
-
-
-def _begun(sandbox: Sandbox, before: dict[str, int]) -> bool:
-    return bool(sandbox.stats()["requests"] - before["requests"] == STREAMS)
 
 
 def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -
         wait_for(lambda: served.http.get("/readyz").status_code == 503, "it drains")
         late = ask(served.http)
         assert (late.status_code, late.json()["error"]["code"]) == (503, SHUTTING_DOWN)
+        assert (late.headers["connection"], late.headers["retry-after"]) == ("close", "1")
         answer = slow.result()
         assert answer.headers["x-switchcraft-candidates"] == str(len(before["candidates"]))
         for each in hanging:

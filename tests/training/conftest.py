@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+
+from tests.training.runs import write_lines
 
 if TYPE_CHECKING:  # many tests do without these imports
     from switchcraft_training.verification import VerifierStudy
@@ -50,13 +51,6 @@ def answer(row: dict[str, object], arm: str, *, wrong: bool) -> dict[str, object
     return {"id": row["id"], "result": result, "input_token_count": 90, "output_token_count": 20}
 
 
-def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows as compressed JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Path:
     """Write 80 questions in two categories, and the answers of three models."""
@@ -65,12 +59,12 @@ def benchmark(tmp_path: Path) -> Path:
     for category in ("simple", "relevance"):
         rows = [question(i, category) for i in range(40)]
         questions = [{k: v for k, v in row.items() if k != "city"} for row in rows]
-        write(root / "data" / f"{prefix}{category}.json.gz", questions)
+        write_lines(root / "data" / f"{prefix}{category}.json.gz", *questions)
         for arm in ARMS:
             answers = [
                 answer(r, arm, wrong=arm == "small-FC" and i % 3 == 0) for i, r in enumerate(rows)
             ]
-            write(root / "result" / arm / f"{prefix}{category}_result.json.gz", answers)
+            write_lines(root / "result" / arm / f"{prefix}{category}_result.json.gz", *answers)
     truth = [
         {
             "id": f"simple_{i}",
@@ -80,7 +74,7 @@ def benchmark(tmp_path: Path) -> Path:
         }
         for i in range(40)
     ]
-    write(root / "data" / "possible_answer" / f"{prefix}simple.json.gz", truth)
+    write_lines(root / "data" / "possible_answer" / f"{prefix}simple.json.gz", *truth)
     return tmp_path / "data"
 
 

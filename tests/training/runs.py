@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,14 @@ WEATHER = {
 }
 
 
+def write_lines(path: Path, *rows: Json) -> Path:
+    """Write rows as JSON lines, compressed if the name ends in `.gz`; return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
 def answer_line(
     query: str, arm: str, *calls: tuple[str, Mapping[str, Json]], **facts: Json
 ) -> dict[str, Json]:
@@ -33,7 +42,7 @@ def write_run(folder: Path, rows: Iterable[Judged], answers: Iterable[Mapping[st
     """Write the queries and the answers of a labelling run; return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(rows, folder / "rows.jsonl")
-    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    write_lines(folder / "answers.jsonl", *answers)
     return folder
 
 

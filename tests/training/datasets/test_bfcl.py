@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +11,7 @@ from router_service.checker.toolbox import Call
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import convert_functions
 from switchcraft_training.records import Example, Expected
+from tests.training.runs import write_lines
 
 PREFIX = "gorilla_openfunctions_v1_test_"
 FUNCTION = {
@@ -52,37 +50,30 @@ def test_question_becomes_openai_request() -> None:
     }
 
 
-def write(path: Path, *rows: Any) -> Path:  # noqa: ANN401
-    """Write rows as compressed JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    return path
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Write a benchmark of four categories with one question each."""
     name = f"{PREFIX}{{}}.json.gz".format
     data = tmp_path / "data"
     question = {"question": "Scan.", "function": [FUNCTION]}
-    write(data / name("parallel_function"), {"id": "parallel_function_0", **question})
+    write_lines(data / name("parallel_function"), {"id": "parallel_function_0", **question})
     truth = {
         "Sky.scan_1": {"at": [[1.0, 2.0]], "how": [{"deep": [True], "mode": ["a", ""]}, ""]},
         "Sky.scan_2": {"at": [[3.0, 4.0]], "n": [5]},
     }
     row = {"id": "parallel_function_0", "ground_truth": truth}
-    write(data / "possible_answer" / name("parallel_function"), row)
+    write_lines(data / "possible_answer" / name("parallel_function"), row)
     source = [
         "Sky.scan(at=(1, -2.5), n=1 / 4)",
         "math_gcd(a=4, b=6)",
         "Sky.scan((1, 2), n=3)",
     ]
-    write(
+    write_lines(
         data / name("executable_simple"),
         {"id": "executable_simple_0", **question, "ground_truth": source},
     )
-    write(data / name("relevance"), {"id": "relevance_0", **question})
-    write(data / name("rest"), {"id": "rest_0", **question})
+    write_lines(data / name("relevance"), {"id": "relevance_0", **question})
+    write_lines(data / name("rest"), {"id": "rest_0", **question})
     return tmp_path
 
 
@@ -125,7 +116,7 @@ def test_answers_are_read_with_their_counts(root: Path) -> None:
                 "output_token_count": 0,
             },
         ]
-        write(root / "result" / arm / f"{PREFIX}relevance_result.json.gz", *rows)
+        write_lines(root / "result" / arm / f"{PREFIX}relevance_result.json.gz", *rows)
         answer, failure = bfcl.open_recording(root).answers(arm)
         assert answer.calls is not None
         assert isinstance(answer.calls[0], Call)

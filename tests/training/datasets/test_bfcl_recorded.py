@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,14 +10,9 @@ from router_service.checker.toolbox import Call
 from switchcraft_training.checking import check_answer
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.rows import read_lines
+from tests.training.runs import write_lines
 
 pytestmark = pytest.mark.slow
-
-
-def write(path: Path, *rows: Any) -> None:  # noqa: ANN401
-    """Write compressed JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
 
 
 @pytest.fixture
@@ -28,11 +20,11 @@ def runs(tmp_path: Path) -> Path:
     """Write two runs of one model; the second run's answer is wrong."""
     for run, calls in (("run-1", [{"area": '{"base": 10}'}]), ("run-2", [])):
         folder = tmp_path / run
-        write(
+        write_lines(
             folder / "result/m/non_live/BFCL_v4_simple_python_result.json.gz",
             {"id": "simple_python_0", "result": calls, "input_token_count": 9},
         )
-    write(
+    write_lines(
         tmp_path / "run-1/result/m/multi_turn/BFCL_v4_multi_turn_base_result.json.gz",
         {"id": "multi_turn_base_0", "result": [[["words"]]]},
     )
@@ -69,7 +61,7 @@ def test_token_counts_are_those_that_providers_charge(
     """OpenAI's prompt counts are those of one call; Google's output counts lack the reasoning."""
     calls = [{"area": '{"base": 10}'}, {"area": {"base": 20}}]
     row = {"id": "parallel_0", "result": calls, "input_token_count": 120, "output_token_count": 30}
-    write(tmp_path / f"run-1/result/{arm}/non_live/BFCL_v4_parallel_result.json.gz", row)
+    write_lines(tmp_path / f"run-1/result/{arm}/non_live/BFCL_v4_parallel_result.json.gz", row)
     (answer,) = bfcl.open_recording(tmp_path).answers(arm)
     assert (answer.input_tokens, answer.output_tokens) == counts
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
@@ -82,7 +74,7 @@ def test_token_counts_are_those_that_providers_charge(
 def test_latency_is_read(tmp_path: Path, latency: object, seconds: float | None) -> None:
     """The latency is the sum of all steps; a latency that was not measured is unknown, not 0."""
     row = {"id": "simple_0", "result": "[f()]", "latency": latency}
-    write(tmp_path / "result" / "m" / "BFCL_v3_simple_result.json.gz", row)
+    write_lines(tmp_path / "result" / "m" / "BFCL_v3_simple_result.json.gz", row)
     (answer,) = bfcl.open_recording(tmp_path).answers("m")
     assert answer.seconds == seconds
 

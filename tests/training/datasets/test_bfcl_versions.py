@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +16,7 @@ from switchcraft_training.datasets.bfcl.format import (
 )
 from switchcraft_training.errors import DataError
 from switchcraft_training.records import Expected, Judged
+from tests.training.runs import write_lines
 
 pytestmark = pytest.mark.slow
 
@@ -46,20 +44,13 @@ TRUTH = {
 }
 
 
-def write(path: Path, *rows: Any) -> None:  # noqa: ANN401
-    """Write JSON lines, compressed if the name ends in `.gz`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(map(json.dumps, rows)).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-
-
 def question(name: str, given: Json, truth: Json, folder: Path) -> None:
     """Write a file with one question, and its accepted answer if given."""
     category = name.split("_", 2)[2].removesuffix(".gz").removesuffix(".json")
-    write(folder / name, {"id": f"{category}_0", "question": given, "function": [BOOK]})
+    write_lines(folder / name, {"id": f"{category}_0", "question": given, "function": [BOOK]})
     if truth is not None:
         row = {"id": f"{category}_0", "ground_truth": truth}
-        write(folder / "possible_answer" / name, row)
+        write_lines(folder / "possible_answer" / name, row)
 
 
 def only(folder: Path) -> Judged:

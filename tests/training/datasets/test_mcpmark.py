@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes
 from switchcraft_training.datasets.mcpmark import McpMark
 from switchcraft_training.datasets.rows import read_lines
+from tests.training.runs import write_lines
 
 TASKS = [
     {"task": "shop__count", "service": "postgres", "instruction": "Count the orders."},
@@ -27,15 +26,10 @@ def run(task: str, arm: str, number: int, **changes: object) -> dict[str, object
     return {"task": task, "arm": arm, "run": f"run-{number}", "success": True, **counts, **changes}
 
 
-def write(path: Path, rows: list[Mapping[str, object]]) -> None:
-    """Write compressed JSON lines."""
-    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-
-
 def folder(tmp_path: Path, *runs: Mapping[str, object]) -> McpMark:
     """Write the two tasks and some runs."""
-    write(tmp_path / "tasks.jsonl.gz", list(TASKS))
-    write(tmp_path / "runs.jsonl.gz", list(runs))
+    write_lines(tmp_path / "tasks.jsonl.gz", *TASKS)
+    write_lines(tmp_path / "runs.jsonl.gz", *runs)
     return McpMark(tmp_path)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
@@ -13,6 +15,7 @@ from router_service.measurement.statistics import (
     mean_auc,
     resamples,
 )
+from switchcraft_training.evaluation.breakdowns import routing
 from switchcraft_training.evaluation.evaluate import evaluate
 from switchcraft_training.evaluation.metrics import (
     brier_measure,
@@ -54,6 +57,14 @@ def test_main_table_follows_from_the_choices() -> None:
     assert entries["oracle"].accuracy.value == pytest.approx(4 / 5)
     assert entries["quality (drift=0)"].accuracy.value == pytest.approx(3 / 5)
     assert evaluation.arm_share == {"cheap": 0.6, "dear": 0.4}
+
+
+def test_routing_counts_the_four_outcomes() -> None:
+    """A needlessly expensive arm is suboptimal; a miss is avoidable if another arm is right."""
+    table = replace(TABLE, cost_usd=np.tile([1.0, 10.0], (5, 1)))
+    found = routing(table, np.array([1, 1, 0, 0, 0]))
+    assert [outcome.count for outcome in found.outcomes] == [2, 1, 1, 1]
+    assert found.median_overhead_usd == found.total_overhead_usd == 9
 
 
 def test_paired_interval_excludes_zero_only_for_an_actual_gain() -> None:

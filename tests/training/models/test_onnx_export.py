@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from router_service.predictor.model import Classifier
+from router_service.predictor.model import Classifier, Graph, batches_by_length, pad_rows
 from switchcraft_training.models.export import export_int8, full_precision
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import predict, train_router
@@ -73,3 +73,17 @@ def test_every_branch_can_be_exported_separately(name: str, tmp_path: Path) -> N
     model = router(name)
     graph = export_int8(model, 2, tmp_path / "one.int8.onnx")
     np.testing.assert_allclose(said(full_precision(graph)), predict(model, DATA), atol=1e-5)
+
+
+def test_rows_are_independent_of_their_batch(exported: Callable[[], Path]) -> None:
+    """Padding is masked, and a row's prediction does not depend on the other rows."""
+    path = full_precision(exported())
+    graph, alone = Graph(path), said(path)
+    assert graph.rows_are_independent
+    lengths = [len(row.token_ids) for row in DATA.packed]
+    batches = list(batches_by_length(lengths, max_batch_tokens=100))
+    assert 1 < len(batches) < len(lengths)
+    together = np.empty_like(alone)
+    for batch in batches:
+        together[batch], _ = graph.run(*pad_rows([DATA.packed[row] for row in batch]))
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6)
