@@ -95,42 +95,8 @@ class Platt(_Frozen):
         return sigmoid(logit(probabilities) * np.array(self.slopes) + np.array(self.intercepts))
 
 
-class Knots(_Frozen):
-    """A map through points: linear between them, constant outside them."""
-
-    raw: tuple[Probability, ...] = Field(min_length=1)
-    calibrated: tuple[Probability, ...]
-
-    @model_validator(mode="after")
-    def _check_monotone(self) -> Knots:
-        if len(self.raw) != len(self.calibrated):
-            raise ValueError(f"{len(self.raw)} raw values, but {len(self.calibrated)} calibrated")
-        if (np.diff(self.raw) <= 0).any() or (np.diff(self.calibrated) < 0).any():
-            raise ValueError("raw values must rise, and calibrated values must not fall")
-        return self
-
-
-class Isotonic(_Frozen):
-    """Isotonic regression: a piecewise linear map for each arm (Zadrozny and Elkan, 2002)."""
-
-    method: Literal["isotonic"] = "isotonic"
-    knots: tuple[Knots, ...]
-
-    @property
-    def arms(self) -> int | None:
-        """Number of arms that the map is for."""
-        return len(self.knots)
-
-    def apply(self, probabilities: Floats) -> Floats:
-        """Calibrate raw probabilities (batch, arms)."""
-        columns = zip(probabilities.T, self.knots, strict=True)
-        return np.column_stack([np.interp(raw, k.raw, k.calibrated) for raw, k in columns])
-
-
-Calibration = Annotated[
-    IdentityCalibration | Temperature | Platt | Isotonic, Field(discriminator="method")
-]
-Method = Literal["identity", "temperature", "platt", "isotonic"]
+Calibration = Annotated[IdentityCalibration | Temperature | Platt, Field(discriminator="method")]
+Method = Literal["identity", "temperature", "platt"]
 
 IDENTITY = IdentityCalibration()
 

@@ -12,7 +12,6 @@ from router_service.core.reasons import Reason
 from router_service.policies.base import (
     Policy,
     Selection,
-    explore,
 )
 from router_service.policies.drift import Drift
 from router_service.policies.registry import choose_once, parse_policy

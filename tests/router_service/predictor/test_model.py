@@ -13,8 +13,6 @@ from router_service.predictor.model import (
     BUCKET_TOKENS,
     IDENTITY,
     Calibration,
-    Isotonic,
-    Knots,
     Platt,
     Temperature,
     batches_by_length,
@@ -24,9 +22,6 @@ CALIBRATIONS: tuple[Calibration, ...] = (
     IDENTITY,
     Temperature(temperature=1.7),
     Platt(slopes=(0.5, 2.0), intercepts=(1.0, -3.0)),
-    Isotonic(
-        knots=(Knots(raw=(0.2,), calibrated=(0.4,)), Knots(raw=(0, 1), calibrated=(0.1, 0.9)))
-    ),
 )
 
 
@@ -46,8 +41,6 @@ def test_calibrations_computed_by_hand() -> None:
     assert Temperature(temperature=2).apply(raw) == pytest.approx(2 / 3)
     platt = Platt(slopes=(1, 0), intercepts=(float(np.log(2)), 0)).apply(raw)
     assert platt.tolist() == [pytest.approx([8 / 9, 0.5])]
-    knots = Knots(raw=(0.5, 1.0), calibrated=(0.2, 0.7))
-    assert Isotonic(knots=(knots, knots)).apply(raw) == pytest.approx(0.5)
     assert IDENTITY.apply(raw).tolist() == raw.tolist()
 
 

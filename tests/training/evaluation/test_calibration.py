@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from router_service.predictor.model import IDENTITY, Isotonic, Platt, Temperature, logit, sigmoid
+from router_service.predictor.model import IDENTITY, Platt, Temperature, logit, sigmoid
 from switchcraft_training.data.table import Floats
-from switchcraft_training.evaluation.calibration import (
-    MAX_KNOTS,
-    choose_calibration,
-)
+from switchcraft_training.evaluation.calibration import choose_calibration
 
 QUERIES = 1_500
 
@@ -27,12 +24,7 @@ def test_calibrated_probabilities_stay_unchanged() -> None:
     true, labels = calibrated_predictions()
     study = choose_calibration(labels, true, range(QUERIES), seed=0)
     assert study.calibration == IDENTITY
-    assert [trial.method for trial in study.trials] == [
-        "identity",
-        "temperature",
-        "platt",
-        "isotonic",
-    ]
+    assert [trial.method for trial in study.trials] == ["identity", "temperature", "platt"]
     assert study.trials[0].error.value < 0.02
 
 
@@ -43,20 +35,6 @@ def test_platt_corrects_arms_with_different_biases() -> None:
     study = choose_calibration(labels, sigmoid(logit(true) + shifts), range(QUERIES), seed=0)
     assert isinstance(study.calibration, Platt)
     assert study.calibration.intercepts == pytest.approx((-shifts).tolist(), abs=0.25)
-
-
-def test_isotonic_is_chosen_for_a_step_in_the_true_probabilities() -> None:
-    """Isotonic calibration is chosen for a step in the true probabilities, and needs few knots."""
-    rng = np.random.default_rng(0)
-    raw = rng.random((4_000, 1))
-    labels = (rng.random(raw.shape) < np.where(raw > 0.8, 0.95, 0.3)).astype(float)
-    study = choose_calibration(labels, raw, range(len(raw)), seed=0)
-    assert isinstance(study.calibration, Isotonic)
-    (knots,) = study.calibration.knots
-    assert len(knots.raw) <= MAX_KNOTS
-    low, high = study.calibration.apply(np.array([[0.4], [0.9]])).ravel()
-    assert low == pytest.approx(0.3, abs=0.05)
-    assert high == pytest.approx(0.95, abs=0.03)
 
 
 def test_near_duplicates_add_no_evidence() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize, minimize_scalar
-from sklearn.isotonic import IsotonicRegression
 from sklearn.model_selection import GroupKFold
 
 from router_service.artifact import Measure
@@ -17,8 +16,6 @@ from router_service.predictor.model import (
     IDENTITY,
     NEAREST,
     Calibration,
-    Isotonic,
-    Knots,
     Method,
     Platt,
     Temperature,
@@ -35,7 +32,6 @@ from switchcraft_training.evaluation.metrics import (
 )
 
 FOLDS = 5
-MAX_KNOTS = 50
 LOG_TEMPERATURES = (-3.0, 3.0)
 """Bounds of the search for the temperature's natural logarithm. Beyond these bounds (a factor of
 20), all calibrated probabilities are near 0.5, or all are near 0 or 1."""
@@ -203,36 +199,6 @@ def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
     )
 
 
-def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
-    """Fit isotonic steps for each arm, and interpolate linearly between the steps' midpoints.
-
-    Steps alone would map different probabilities to the same value, and drift rules could not
-    distinguish these probabilities. The interpolated map increases strictly, except at its two ends
-    (centred isotonic regression: Oron and Flournoy, 2017).
-    """
-
-    def fit_knots(labels: Floats, raw: Floats) -> Knots:
-        if not len(labels):
-            return Knots(raw=(0.0, 1.0), calibrated=(0.0, 1.0))
-        steps = IsotonicRegression(y_min=0, y_max=1).fit(raw, labels).predict(raw)
-        heights, which = np.unique(steps, return_inverse=True)
-        middles = np.bincount(which, weights=raw) / np.bincount(which)
-        # n answers cannot support a probability closer than 1 / (n + 2) to 0 or 1 (rule of
-        # succession).
-        edge = 1 / (len(labels) + 2)
-        # Midpoints increase except for rounding errors; remove duplicates.
-        places = np.flatnonzero(np.diff(middles, prepend=-1.0) > 0)
-        # Keep at most `MAX_KNOTS` knots, evenly spaced, including the first and the last.
-        evenly = np.linspace(0, len(places) - 1, min(len(places), MAX_KNOTS))
-        kept = places[np.unique(evenly.round().astype(np.int64))]
-        return Knots(
-            raw=tuple(middles[kept].tolist()),
-            calibrated=tuple(np.clip(heights, edge, 1 - edge)[kept].tolist()),
-        )
-
-    return Isotonic(knots=tuple(fit_knots(*known) for known in _known(labels, probabilities)))
-
-
 def _known(labels: Floats, values: Floats) -> Iterator[tuple[Floats, Floats]]:
     """Yield each arm's labels and values, for the queries that the arm was asked."""
     for column, arm_values in zip(labels.T, values.T, strict=True):
@@ -244,7 +210,6 @@ FITS: Mapping[Method, Callable[[Floats, Floats], Calibration]] = {
     "identity": fit_identity,
     "temperature": fit_temperature,
     "platt": fit_platt,
-    "isotonic": fit_isotonic,
 }
 """Functions that fit a calibration to labels and raw probabilities, (queries, arms) each.
 

@@ -12,8 +12,6 @@ from scipy.optimize import brentq
 from router_service.policies.costs import Price
 from router_service.predictor.model import (
     Calibration,
-    Isotonic,
-    Knots,
     Platt,
     Temperature,
     logit,
@@ -124,9 +122,6 @@ def extend_calibration(pool: Calibration, line: Line) -> tuple[Calibration, Line
     match pool:
         case Platt(slopes=slopes, intercepts=intercepts):
             return Platt(slopes=(*slopes, 1.0), intercepts=(*intercepts, 0.0)), line
-        case Isotonic(knots=knots):
-            same = Knots(raw=(0.0, 1.0), calibrated=(0.0, 1.0))
-            return Isotonic(knots=(*knots, same)), line
         case Temperature(temperature=temperature):
             return pool, (slope * temperature, shift * temperature)
     return pool, line
@@ -134,12 +129,9 @@ def extend_calibration(pool: Calibration, line: Line) -> tuple[Calibration, Line
 
 def select_calibration(pool: Calibration, columns: list[int]) -> Calibration:
     """Return the calibration of some of the arms."""
-    match pool:
-        case Platt(slopes=slopes, intercepts=intercepts):
-            return Platt(
-                slopes=tuple(slopes[c] for c in columns),
-                intercepts=tuple(intercepts[c] for c in columns),
-            )
-        case Isotonic(knots=knots):
-            return Isotonic(knots=tuple(knots[c] for c in columns))
-    return pool
+    if not isinstance(pool, Platt):
+        return pool
+    return Platt(
+        slopes=tuple(pool.slopes[c] for c in columns),
+        intercepts=tuple(pool.intercepts[c] for c in columns),
+    )
