@@ -43,19 +43,12 @@ def bedrock_model() -> ServiceModel:
     return ServiceModel(Loader().load_service_model("bedrock-runtime", "service-2"))
 
 
-def event_message(headers: Mapping[str, str | int], payload: bytes, *, cut_bytes: int = 0) -> bytes:
-    """Return a message of a binary event stream (AWS: "Event stream encoding").
-
-    `cut_bytes` are missing at the end of its headers.
-    """
+def event_message(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Return a message of a binary event stream (AWS: "Event stream encoding")."""
     head = b""
     for name, value in headers.items():
         head += bytes([len(name)]) + name.encode()
-        if isinstance(value, int):
-            head += b"\x04" + struct.pack(">i", value)
-        else:
-            head += b"\x07" + struct.pack(">H", len(value.encode())) + value.encode()
-    head = head[: len(head) - cut_bytes]
+        head += b"\x07" + struct.pack(">H", len(value.encode())) + value.encode()
     prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
     message = prelude + struct.pack(">I", zlib.crc32(prelude)) + head + payload
     return message + struct.pack(">I", zlib.crc32(message))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-import zlib
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
+from botocore.eventstream import EventStreamBuffer
 from botocore.session import Session
 
 from router_service.apis.converse.api import CONVERSE
@@ -72,19 +73,10 @@ ERROR_TYPES = {
 """Anthropic's types for errors within a stream; others are an `api_error`."""
 
 MAX_EVENT_BYTES = 1024 * 1024
-"""Longest message of an event stream; AWS's own limit is 16 MB."""
+"""Longest message of an event stream; botocore's own limit is 24 MB."""
 
 _SPACES = bytes.maketrans(b"\r\n", b"  ")
 """Ends of lines as spaces, because they would end the data of a server-sent event."""
-
-_PRELUDE_BYTES = 12
-"""The lengths of a message and of its head, and their checksum."""
-
-_HEADER_TEXT = 7
-_HEADER_TEXTS = (6, _HEADER_TEXT)
-"""Types of headers whose values begin with their lengths: bytes and text."""
-_HEADER_BYTES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
-"""Lengths of the values of all other types."""
 
 MAX_ERROR_BYTES = 256 * 1024
 
@@ -284,79 +276,45 @@ class EventStreamResponse(AdaptedResponse):
             response.status, [*kept, (b"content-type", b"text/event-stream")], response
         )
         self._model, self._is_messages = request.model, request.path == MESSAGES.path
-        self._held = bytearray()
+        self._buffer = EventStreamBuffer()
+        self._held_bytes = 0
+        """Bytes of a message that has not arrived completely."""
 
     async def read(self) -> bytes:
         """Return the next events, or no bytes after the last one."""
         while True:
             part = await self.response.read()
             if not part:
-                if self._held:
+                if self._held_bytes:
                     raise ConnectionFault.PROTOCOL.error(
                         self._model, "the stream ended within an event"
                     )
                 return b""
             events = self._events(part)
+            if self._held_bytes > MAX_EVENT_BYTES:
+                problem = f"an event has more than {MAX_EVENT_BYTES} bytes"
+                raise ConnectionFault.PROTOCOL.error(self._model, problem)
             if events:
                 return events
 
     def _events(self, part: bytes) -> bytes:
-        self._held += part
+        self._buffer.add_data(part)
+        self._held_bytes += len(part)
         written: list[bytes] = []
         try:
-            while (message := self._next_message()) is not None:
-                written.append(_write_event(*message, is_messages=self._is_messages))
+            for message in self._buffer:
+                self._held_bytes -= message.prelude.total_length
+                written.append(
+                    _write_event(message.headers, message.payload, is_messages=self._is_messages)
+                )
         except Exception as exc:  # whatever the upstream sends, reading it is its failure
             raise ConnectionFault.PROTOCOL.error(
                 self._model, f"an event cannot be read: {exc}"
             ) from exc
         return b"".join(written)
 
-    def _next_message(self) -> tuple[dict[str, str], bytes] | None:
-        """Remove the next message, and return its headers and its payload; None if it is not whole.
 
-        Raises ValueError and LookupError.
-        """
-        held = self._held
-        if len(held) < _PRELUDE_BYTES:
-            return None
-        total_bytes, head_bytes, checksum = (int.from_bytes(held[i : i + 4]) for i in (0, 4, 8))
-        if zlib.crc32(held[:8]) != checksum:
-            raise ValueError("the lengths of a message have another checksum")
-        head_end, end = _PRELUDE_BYTES + head_bytes, total_bytes - 4
-        if not head_end <= end <= MAX_EVENT_BYTES:
-            raise ValueError(f"a message of {total_bytes} bytes has a head of {head_bytes}")
-        if len(held) < total_bytes:
-            return None
-        message = bytes(held[:total_bytes])
-        del held[:total_bytes]
-        if zlib.crc32(message[:end]) != int.from_bytes(message[end:]):
-            raise ValueError("a message has another checksum")
-        return _read_head(message[_PRELUDE_BYTES:head_end]), message[head_end:end]
-
-
-def _read_head(head: bytes) -> dict[str, str]:
-    """Return the headers of a message that are texts (AWS: "Event stream encoding").
-
-    Raises ValueError or LookupError for a head that is cut off, which botocore does not notice.
-    """
-    headers, place = {}, 0
-    while place < len(head):
-        end = place + 1 + head[place]
-        name, kind, place = head[place + 1 : end].decode(), head[end], end + 1
-        if kind not in _HEADER_TEXTS:
-            place += _HEADER_BYTES[kind]
-            continue
-        start = place + 2
-        place = start + int.from_bytes(head[place:start])
-        if kind == _HEADER_TEXT:
-            headers[name] = head[start:place].decode()
-    if place != len(head):
-        raise ValueError("the head of a message is cut off")
-    return headers
-
-
-def _write_event(headers: dict[str, str], payload: bytes, *, is_messages: bool) -> bytes:
+def _write_event(headers: Mapping[str, Any], payload: bytes, *, is_messages: bool) -> bytes:
     """Return a message of an event stream as a server-sent event.
 
     An InvokeModel stream has Anthropic's events in chunks. The events of a ConverseStream have
