@@ -52,7 +52,7 @@ from router_service.policies.threshold import Threshold
 from router_service.policies.verified import VERIFIED, Verified, is_verified
 from router_service.predictor.familiarity import Familiarity
 from router_service.predictor.model import Classifier, Execution, Graph, has_cuda
-from router_service.predictor.packing import PackedView, PackedViewer, Packer
+from router_service.predictor.packing import PackedView, Packer
 from router_service.verifier.answer_features import (
     Candidates,
     Question,
@@ -180,12 +180,11 @@ class Router:
         relatives = tuple(relatives)
         # A packer changes the tokenizer's settings, so each tokenizer has one packer.
         same_tokenizer = [r for r in relatives if r.artifact.tokenizer is artifact.tokenizer]
-        if same_tokenizer:
-            self._packer: Packer = same_tokenizer[0]._packer
-            self._viewer: PackedViewer = same_tokenizer[0]._viewer
-        else:
-            self._packer = Packer(manifest.packing, artifact.tokenizer)
-            self._viewer = PackedViewer(manifest.packing, artifact.tokenizer, self._packer)
+        self._packer = (
+            same_tokenizer[0]._packer
+            if same_tokenizer
+            else Packer(manifest.packing, artifact.tokenizer)
+        )
         self._device = device if device in manifest.models else "cpu"
         path = artifact.model_path(self._device)
         self._model = (
@@ -568,7 +567,8 @@ class Router:
 
     def view(self, conversation: Conversation) -> PackedView:
         """Return what the model sees of a conversation; CPU-bound, like a prediction."""
-        return self._viewer.view(conversation)
+        packed = self._packer.pack(conversation)
+        return PackedView.of(packed, self.artifact.manifest.packing, self.artifact.tokenizer)
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:

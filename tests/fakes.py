@@ -139,7 +139,7 @@ class FakeRouter(Router):
     def view(self, conversation: Conversation) -> PackedView:
         """Return an empty view."""
         del conversation
-        return PackedView(pieces=(), extents=(), features={}, tokens=7, budget_tokens=512)
+        return PackedView(pieces=(), features={}, tokens=7, budget_tokens=512)
 
 
 class VerifyingRouter(FakeRouter):

@@ -31,9 +31,6 @@ English has 4 to 5 characters per token."""
 MAX_CHARS_PER_TOKEN = 64
 """Limit on the characters that are tokenized for each token of a budget, over all tools or all
 turns. Only texts without words reach it: a thousand blanks give no token."""
-MEASURED_TOKENS = 4_096
-"""Window in which `PackedViewer` measures how long a request is. Tokenizing one text holds the
-interpreter's lock: 0.15 s for this many tokens on a busy core, 1.8 s for 32,768."""
 
 PIECE_CHARS = 400
 _PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
@@ -117,8 +114,6 @@ class Part:
     start: int
     stop: int
     is_cut: bool
-    marker: range = range(0)
-    """Token range of the `[truncated]` marker; empty without a marker."""
 
 
 @request_value(frozen=True, slots=True)
@@ -136,7 +131,6 @@ class _Clip:
 
     ids: Ids
     is_cut: bool = False
-    marker: range = range(0)
 
 
 def split_template(template: str) -> Iterator[tuple[str, bool]]:
@@ -216,8 +210,7 @@ class Packer:
         for piece in self._template:
             if isinstance(piece, TemplateSlot):
                 clip, start = clips[piece], len(ids)
-                marker = range(start + clip.marker.start, start + clip.marker.stop)
-                parts.append(Part(piece, start, start + len(clip.ids), clip.is_cut, marker))
+                parts.append(Part(piece, start, start + len(clip.ids), clip.is_cut))
                 ids.extend(clip.ids)
             else:
                 ids.extend(piece)
@@ -316,9 +309,7 @@ class Packer:
 
     def _join_by_marker(self, head: Ids, tail: Ids, budget_tokens: int) -> _Clip:
         """Join the two ends of a cut text by the `[truncated]` marker."""
-        ids = (head + self._marker + tail)[:budget_tokens]
-        end = min(len(head) + len(self._marker), len(ids))
-        return _Clip(ids, is_cut=True, marker=range(len(head), end))
+        return _Clip((head + self._marker + tail)[:budget_tokens], is_cut=True)
 
     def _encode(self, text: str, cache: Cache[str, Ids] | None = None) -> Ids:
         ids = None if cache is None else cache.get(text)
@@ -344,29 +335,13 @@ def _clip_text(text: str, budget_tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of tokens as text. The template's own tokens have no slot."""
+    """One slot as text, or a run of the template's own tokens, which has no slot."""
 
     slot: TemplateSlot | None
     text: str
     tokens: int
-    is_cut_mark: bool = False
-    """Whether the text is the `[truncated]` marker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Number of a slot's tokens that the encoder sees, and their number before the slot was cut."""
-
-    slot: TemplateSlot
-    tokens: int
-    whole_tokens: int
-    at_least: bool
-    """Whether `whole_tokens` is a lower bound."""
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the encoder sees only a part of the slot."""
-        return self.at_least or self.tokens < self.whole_tokens
+    is_cut: bool = False
+    """Whether the encoder sees only a part of the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,60 +349,26 @@ class PackedView:
     """The text and the features that a router's model sees of a conversation."""
 
     pieces: tuple[Piece, ...]
-    extents: tuple[Extent, ...]
     features: Mapping[str, float]
     """Structural features by name."""
     tokens: int
     budget_tokens: int
 
+    @classmethod
+    def of(cls, packed: Packed, spec: PackingSpec, tokenizer: Tokenizer) -> PackedView:
+        """Decode what was packed with this spec and tokenizer."""
+        ids, end = packed.token_ids, 0
 
-class PackedViewer:
-    """Shows how a packer packs conversations, to explain decisions; may be shared by threads."""
+        def decoded(stop: int, slot: TemplateSlot | None = None, *, is_cut: bool = False) -> Piece:
+            text = tokenizer.decode(ids[end:stop], skip_special_tokens=False)
+            return Piece(slot, text, stop - end, is_cut)
 
-    def __init__(self, spec: PackingSpec, tokenizer: Tokenizer, packer: Packer) -> None:
-        """Show the packing of `packer`, which was made with this spec and tokenizer."""
-        self._spec = spec
-        self._tokenizer = tokenizer
-        self._packer = packer
-        # Packing with a larger window measures how long a request is.
-        limits = {"budget_tokens": MEASURED_TOKENS, "tool_budget_tokens": MEASURED_TOKENS // 2}
-        self._whole = Packer(spec.model_copy(update={**limits, "features": ()}), tokenizer)
-
-    def view(self, conversation: Conversation) -> PackedView:
-        """Pack a conversation and decode it again; CPU-bound, so call it off the event loop."""
-        packed, whole = self._packer.pack(conversation), self._whole.pack(conversation)
-        spans: list[
-            tuple[TemplateSlot | None, int, int, bool]
-        ] = []  # slot, start, stop, is the marker
-        end = 0
+        pieces: list[Piece] = []
         for part in packed.parts:
-            marker = part.marker or range(part.stop, part.stop)
-            spans += (
-                (None, end, part.start, False),
-                (part.slot, part.start, marker.start, False),
-                (part.slot, marker.start, marker.stop, True),
-                (part.slot, marker.stop, part.stop, False),
-            )
+            pieces.append(decoded(part.start))
+            end = part.start
+            pieces.append(decoded(part.stop, part.slot, is_cut=part.is_cut))
             end = part.stop
-        spans.append((None, end, len(packed.token_ids), False))
-        pieces = (
-            Piece(
-                slot,
-                self._tokenizer.decode(packed.token_ids[start:stop], skip_special_tokens=False),
-                stop - start,
-                is_marker,
-            )
-            for slot, start, stop, is_marker in spans
-            if start < stop
-        )
-        extents = (
-            Extent(one.slot, one.stop - one.start, all_.stop - all_.start, at_least=all_.is_cut)
-            for one, all_ in zip(packed.parts, whole.parts, strict=True)
-        )
-        return PackedView(
-            pieces=tuple(pieces),
-            extents=tuple(extents),
-            features=dict(zip(self._spec.features, packed.features, strict=True)),
-            tokens=len(packed.token_ids),
-            budget_tokens=self._spec.budget_tokens,
-        )
+        pieces.append(decoded(len(ids)))
+        features = dict(zip(spec.features, packed.features, strict=True))
+        return cls(tuple(pieces), features, len(packed.token_ids), spec.budget_tokens)

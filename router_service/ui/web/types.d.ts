@@ -316,16 +316,6 @@ export interface ExplainedDecision {
   labels: Record<string, string>;
 }
 
-/**
- * Number of a slot's tokens that the encoder sees, and their number before the slot was cut.
- */
-export interface Extent {
-  slot: TemplateSlot;
-  tokens: number;
-  whole_tokens: number;
-  at_least: boolean;
-}
-
 /** The arm that a verified policy asks first. */
 export interface FirstStep {
   policy: string;
@@ -503,7 +493,6 @@ export interface Overview {
 /** The text and the features that a router's model sees of a conversation. */
 export interface PackedView {
   pieces: Array<Piece>;
-  extents: Array<Extent>;
   features: Record<string, number>;
   tokens: number;
   budget_tokens: number;
@@ -512,12 +501,12 @@ export interface PackedView {
 /** A time until now, and how it is divided. */
 export type Period = "hour" | "day" | "month";
 
-/** A run of tokens as text. The template's own tokens have no slot. */
+/** One slot as text, or a run of the template's own tokens, which has no slot. */
 export interface Piece {
   slot: TemplateSlot | null;
   text: string;
   tokens: number;
-  is_cut_mark: boolean;
+  is_cut: boolean;
 }
 
 /** The measured results of one pool of models with one rule. */

@@ -24,10 +24,8 @@ from router_service.apis.conversation import (
 )
 from router_service.artifact import SHIPPED, Artifact
 from router_service.predictor.packing import (
-    Extent,
     Packed,
     PackedView,
-    PackedViewer,
     Packer,
     PackingSpec,
     Part,
@@ -249,40 +247,17 @@ CUT = Conversation(
 )
 
 
-@pytest.fixture(scope="module")
-def packer() -> Packer:
-    """Return the shipped artifact's packer."""
+def test_view_shows_what_the_encoder_sees() -> None:
+    """A slot that was cut says so, and the pieces together have all tokens."""
     artifact = Artifact.load(SHIPPED)
-    return Packer(artifact.manifest.packing, artifact.tokenizer)
-
-
-@pytest.fixture(scope="module")
-def viewer(packer: Packer) -> PackedViewer:
-    """Return the viewer of the packer."""
-    artifact = Artifact.load(SHIPPED)
-    return PackedViewer(artifact.manifest.packing, artifact.tokenizer, packer)
-
-
-def text_of(view: PackedView, slot: TemplateSlot) -> str:
-    """Return the text that is shown for a slot, without the marker."""
-    return " ".join(p.text for p in view.pieces if p.slot is slot and not p.is_cut_mark)
-
-
-def extents(view: PackedView) -> dict[TemplateSlot, Extent]:
-    """Return the extents by slot."""
-    return {extent.slot: extent for extent in view.extents}
-
-
-def test_view_shows_what_was_cut(viewer: PackedViewer, packer: Packer) -> None:
-    """The view of a long request has both ends of the last turn, the markers, and full lengths."""
-    view = viewer.view(CUT)
-    user = text_of(view, LATEST)
+    spec = artifact.manifest.packing
+    packed = Packer(spec, artifact.tokenizer).pack(CUT)
+    view = PackedView.of(packed, spec, artifact.tokenizer)
+    shown = {piece.slot: piece for piece in view.pieces}
+    user = shown[LATEST].text
     assert (user.startswith("first word"), user.endswith("word last")) == (True, True)
-    assert {piece.slot for piece in view.pieces if piece.is_cut_mark} == {LATEST, TOOLS}
-    found = extents(view)
-    assert found[LATEST].whole_tokens == 902
-    assert (found[OTHERS].tokens, found[OTHERS].whole_tokens) == (0, 301)
-    assert found[TOOLS].tokens == 100 < found[TOOLS].whole_tokens
-    assert not any(extent.at_least for extent in view.extents)
-    assert tuple(view.features.values()) == packer.pack(CUT).features
-    assert view.tokens == view.budget_tokens == 512
+    assert "[ truncated ]" in user
+    assert {piece.slot for piece in view.pieces if piece.is_cut} == {LATEST, TOOLS, OTHERS}
+    assert (shown[OTHERS].tokens, shown[TOOLS].tokens) == (0, 100)
+    assert tuple(view.features.values()) == packed.features
+    assert view.tokens == view.budget_tokens == 512 == sum(piece.tokens for piece in view.pieces)
