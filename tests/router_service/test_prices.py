@@ -10,7 +10,7 @@ from router_service.apis.usage import Usage
 from router_service.artifact import MANIFEST, SHIPPED, read_manifest
 from router_service.core.errors import ConfigError
 from router_service.policies.costs import Price
-from router_service.prices import look_up
+from router_service.prices import look_up, look_up_id
 from router_service.requests.candidates import answer_cost_usd
 from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder
@@ -60,6 +60,26 @@ def test_model_at_an_address_has_its_list_price(
         price.cached_input_usd_per_mtok,
     )
     assert found == usd_per_mtok
+
+
+@pytest.mark.parametrize(
+    ("model_id", "usd_per_mtok"),
+    [
+        ("openai/gpt-4o", 2.5),
+        ("azure/gpt-4o-2024-08-06", 2.5),
+        ("openrouter/openai/gpt-4o", 2.5),
+        ("gemini/gemini-2.5-flash-lite", 0.1),
+        ("xai/grok-4-fast", 0.2),
+        ("gpt-4o", None),
+        ("hosted_vllm/gpt-4o", None),
+        ("openai/nothing", None),
+    ],
+)
+def test_model_id_has_its_list_price(model_id: str, usd_per_mtok: float | None) -> None:
+    """The provider of an id is LiteLLM's name of it; without one, there is no price."""
+    listing = look_up_id(model_id, NOW)
+    price = None if listing is None else listing.price
+    assert (price and price.input_usd_per_mtok) == usd_per_mtok
 
 
 def pool(models: dict[str, Deployment], price: Price | None = None, **router: str) -> Pool:

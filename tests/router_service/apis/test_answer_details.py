@@ -230,17 +230,6 @@ def test_call_ids_are_unique_in_a_conversation() -> None:
     assert item["call_id"].startswith("call_")
 
 
-@pytest.mark.parametrize(("source", "target"), PAIRS)
-@pytest.mark.parametrize("name", ["text", "one call", "thinking"])
-def test_cut_streams_are_noticed(source: UpstreamApi, target: Api, name: str) -> None:
-    """A stream that ends anywhere before its stop reason is not complete."""
-    sent = events(CASES[name], source)
-    last = {CHAT: 2, RESPONSES: 1, MESSAGES: 2, CONVERSE: 2}[source]
-    for length in range(len(sent) - last + 1):
-        with pytest.raises(ForeignAnswerError, match="before it was complete"):
-            translate(sent[:length], source, target)
-
-
 @pytest.mark.parametrize(
     ("source", "part"),
     [
@@ -280,18 +269,6 @@ def test_parts_that_the_target_cannot_express(source: UpstreamApi, part: Any) ->
 
 class TestQuirks:
     """Servers deviate from the API that they imitate."""
-
-    def test_calls_that_share_an_index(self, sdks: Sdks) -> None:
-        """Some servers send complete parallel calls, all with the index 0 or without one."""
-        for index in ({"index": 0}, {}):
-            calls = [
-                {**index, "id": id_, "function": {"name": name, "arguments": arguments}}
-                for id_, name, arguments in CASES["parallel calls"].calls
-            ]
-            sent = [*(chunk(tool_calls=[call]) for call in calls), chunk("stop")]
-            data = translate(sent, CHAT, MESSAGES)
-            assert sdks.read_stream(data, MESSAGES).calls == CASES["parallel calls"].calls
-            assert decode(data)[-2]["delta"]["stop_reason"] == "tool_use"
 
     def test_arguments_as_an_object(self) -> None:
         """Some servers send arguments as an object instead of its text."""

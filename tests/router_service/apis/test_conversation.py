@@ -146,19 +146,6 @@ def test_equivalent_requests_give_equal_conversations(api: Api, body: dict[str, 
     assert (shown.text, shown.attachments) == ("What is this?", 1)
 
 
-def test_all_kinds_of_calls_and_tools_are_read() -> None:
-    """Functions, custom tools and the legacy `function_call` and `functions` are all read."""
-    custom = {"id": "2", "type": "custom", "custom": {"name": "g", "input": "free text"}}
-    called = {"id": "1", "type": "function", "function": CALL}
-    legacy = {"name": "h", "arguments": "{}"}
-    message = {"role": "assistant", "tool_calls": [called, custom], "function_call": legacy}
-    tools = [function("f", type="object"), {"type": "custom", "custom": {"name": "g"}}]
-    found = read(message, tools=tools, functions=[{"name": "h"}])
-    calls = (ToolCall(**CALL), ToolCall("g", "free text"), ToolCall("h", "{}"))
-    assert found.turns[0].tool_calls == calls
-    assert [tool.name for tool in found.tools] == ["f", "g", "h"]
-
-
 def test_tools_of_providers_are_named_by_their_type() -> None:
     """So are their calls. An MCP server keeps its description, and its call its own name."""
     server = {"type": "mcp", "server_label": "s", "server_description": "Tickets."}

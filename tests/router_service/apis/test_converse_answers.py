@@ -12,8 +12,11 @@ from router_service.apis.converse.answer_reader import ConverseReader
 from router_service.apis.parts import (
     Answer,
     Event,
+    PartProved,
+    PartStarted,
     Stop,
     Text,
+    Thinking,
     build,
 )
 from router_service.apis.registry import parse_answer
@@ -83,6 +86,31 @@ def test_reasons_to_stop(reason: str) -> None:
     streamed = read([START, delta(0, text="It"), {"messageStop": {"stopReason": reason}}])
     value = ConverseReader().whole(message({"text": "It"}, reason=reason))
     assert streamed.stop == value.stop == REASONS[reason]
+
+
+def test_reasoning_with_a_signature_and_encrypted_reasoning() -> None:
+    """The signature may be all of it. Encrypted reasoning may arrive in pieces of base64."""
+    signed = {"reasoningContent": {"signature": "c2ln"}}
+    hidden = [
+        delta(1, reasoningContent={"redactedContent": piece}) for piece in ("c2Vj", "cg==", "ZXQ=")
+    ]
+    sent = [START, delta(0, **signed), stop(0), *hidden, stop(1), delta(2, text="It")]
+    answer = read([*sent, *END])
+    assert answer.parts == (
+        Thinking("", "c2ln", origin="converse"),
+        Thinking("", "c2VjcmV0", is_hidden=True, origin="converse"),
+        Text("It"),
+    )
+    value = message(
+        {"reasoningContent": {"reasoningText": {"text": "", "signature": "c2ln"}}},
+        {"reasoningContent": {"redactedContent": "c2VjcmV0"}},
+        {"text": "It"},
+    )
+    assert ConverseReader().whole(value).parts == answer.parts
+    assert [*CONVERSE.find_proofs(value)] == ["c2ln", "c2VjcmV0"]
+    events = ConverseReader()
+    events.feed(START)
+    assert [type(event) for event in events.feed(delta(0, **signed))] == [PartStarted, PartProved]
 
 
 def test_tools_of_the_provider_are_left_out() -> None:

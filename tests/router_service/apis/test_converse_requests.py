@@ -10,8 +10,10 @@ import pytest
 
 from router_service.apis.api import Target
 from router_service.apis.parts import (
+    Media,
     Message,
     OfferedTool,
+    OutputFormat,
     Request,
     Result,
     Text,
@@ -19,6 +21,7 @@ from router_service.apis.parts import (
     ToolChoice,
     ToolUse,
 )
+from router_service.apis.request_translation import obstacles
 from router_service.upstream.parameters import add_parameters
 from tests import apis
 from tests.bedrock import problems_of_request
@@ -31,7 +34,6 @@ GPT_OSS, GPT, LLAMA = (
     "us.meta.llama4-maverick-17b-instruct-v1:0",
 )
 DEEPSEEK, KIMI = "us.deepseek.r1-v1:0", "moonshot.kimi-k2-thinking"
-CACHE_POINT = {"cachePoint": {"type": "default"}}
 
 TOOL = OfferedTool("get_weather", "Weather of a city", {"type": "object", "properties": {}})
 ASKED = Message("user", (Text("What is the weather in Oslo?"),))
@@ -200,5 +202,20 @@ def test_cache_points_are_for_models_that_have_them(model: str, places: list[str
     found = [name for name in ("system", "messages") if "cachePoint" in str(body[name])]
     assert found == places
     tools = write(ask(), model)["toolConfig"]["tools"]
-    assert (CACHE_POINT in tools) == ("claude" in model and bool(places))
+    assert ({"cachePoint": {"type": "default"}} in tools) == ("claude" in model and bool(places))
     assert "cachePoint" not in str(write(ask(system, ASKED, tools=()), model))
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (ask(Message("user", (Text(" "),))), "messages"),
+        (ask(Message("user", (Media("audio", data="AA==", media_type="audio/wav"),))), "audio"),
+        (ask(output_format=OutputFormat()), "response_format"),
+        (ask(Message("user", (Media("image", url="https://e.com/a.png"),))), "image by URL"),
+    ],
+)
+def test_what_cannot_be_expressed_is_named(request_: Request, field: str) -> None:
+    """Such a request goes to a model of another API."""
+    found = obstacles(request_, apis.CHAT, apis.CONVERSE)
+    assert any(field in each for each in found), found

@@ -494,6 +494,24 @@ def without_thinking(api: Api, body: dict[str, Json], *foreign: str) -> dict[str
     return changed
 
 
+def test_foreign_thinking_is_removed_from_messages_and_nothing_else() -> None:
+    """The upstream gets its own thinking; a message that had only foreign thinking is left out.
+
+    No provider accepts the gateway's own signature.
+    """
+    mine = said("assistant", thought("mine"), text("a"))
+    hidden = {"type": "redacted_thinking", "data": "theirs"}
+    others = said("assistant", thought("theirs"), text("b")), said("assistant", hidden)
+    changed = without_thinking(MESSAGES, messages(USER, mine, USER, *others), "theirs")
+    assert changed is not None
+    assert changed["messages"] == [USER, mine, USER, said("assistant", text("b"))]
+    assert without_thinking(MESSAGES, changed, "theirs") is None
+    sealed = messages(USER, said("assistant", thought("switchcraft.chat."), tool_use()))
+    changed = without_thinking(MESSAGES, sealed)
+    assert changed is not None
+    assert changed["messages"][1] == said("assistant", tool_use())
+
+
 def test_a_tool_loop_without_its_thinking_continues_without_a_budget() -> None:
     """If a budget is set, Anthropic demands the thinking of the current loop only."""
     loop = (USER, said("assistant", thought("theirs"), tool_use()), said("user", tool_result()))

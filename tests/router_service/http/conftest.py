@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import httpx
-import openai
 import pytest
 
 from router_service.serving.app import create_app
@@ -38,14 +37,6 @@ def http(gateway_url: str) -> Iterator[httpx.Client]:
     """Yield a plain HTTP client of the gateway."""
     with httpx.Client(base_url=gateway_url, timeout=10) as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def client(gateway_url: str) -> Iterator[openai.OpenAI]:
-    """Yield the real OpenAI client, without its retries."""
-    url = f"{gateway_url}/v1"
-    with openai.OpenAI(base_url=url, api_key="client-key", max_retries=0) as made:
-        yield made
 
 
 @pytest.fixture(scope="session")

@@ -203,13 +203,3 @@ def test_what_an_upstream_refuses_is_left_out_and_remembered(script: Script, mar
         assert response.status_code == 200
     sent = [mark.encode() in body for _, body in script.upstream.asked]
     assert sent == [True, False, False]
-
-
-def test_chat_clients_keep_it_themselves(it: Peers) -> None:
-    """A turn of another API between does not lose it: that API does not get it."""
-    message = calls_of_gemini()
-    turns = [*ASK, message, *results_of(message)]
-    body = {"messages": turns, "tools": TOOLS}
-    for model in ("large", "medium", "small"):
-        it.post("/v1/chat/completions", json.dumps(body | {"model": model}).encode())
-        assert (SIGNATURE.encode() in it.upstream.bodies[-1]) == (model == "small")

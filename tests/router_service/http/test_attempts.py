@@ -189,25 +189,3 @@ def test_request_that_creates_something_is_sent_once(script: Script, failure: An
         assert response.status_code >= 500
         assert response.headers["x-switchcraft-attempts"] == "1"
     assert script.places() == ["first"] * 2
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "failure", "places"),
-    [
-        ("rerank", {"query": "x"}, BROKEN, ["first", "second", "first|second", "large"]),
-        ("responses", {"input": "x", "background": True}, BROKEN, ["first"]),
-        ("batches", {}, status(429), ["first", "second"]),
-        ("batches", {}, status(404), ["first", "large"]),
-    ],
-)
-def test_other_requests_are_tried_elsewhere(
-    script: Script, path: str, body: dict[str, object], failure: Answer, places: list[str]
-) -> None:
-    """A model's two deployments, and then its fallback, get what creates nothing or was refused."""
-    for place in ("first", "second", "large"):
-        script.play(failure, at=place)
-    response = script.http.post(f"/v1/{path}", json={"model": "twice"} | body)
-    assert response.status_code >= 400
-    asked = script.places()
-    assert len(asked) >= len(places)
-    assert all(found in wanted for found, wanted in zip(asked, places, strict=False))

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import get_args
 
 import httpx
 import pytest
-from anthropic.types.shared import ErrorType
 
-from router_service.core import errors, refusals
-from router_service.http.error_responses import error_response, status_of
 from router_service.policies.base import Policy
 from router_service.policies.verified import Verified
 from router_service.serving.app import create_app
@@ -91,32 +87,3 @@ def test_unexpected_error_is_500_without_internals(sandbox: Sandbox) -> None:
         'switchcraft_requests_total{model="none",policy="none",release="none",status="500"} 1.0'
         in counts
     )
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (errors.InvalidRequestError("m"), 400),
-        (refusals.BODY_TOO_LARGE.error(limit_bytes=1), 413),
-        (refusals.model_not_found("m", ()), 404),
-        (errors.PolicyError("p", "q"), 400),
-        (refusals.RECORD_NOT_FOUND.error(kind="k", identifier="i"), 404),
-        (errors.UpstreamError("m", "p"), 502),
-        (errors.UpstreamError("m", "p", errors.Failure.TIMEOUT), 504),
-        (errors.UpstreamError("m", "p", errors.Failure.COOLING_DOWN), 503),
-        (errors.DeadlineError("m"), 504),
-        (errors.StoreError("o", "p"), 503),
-        (errors.ConfigError("s", "w", "p"), 500),
-        (KeyError("x"), 500),
-    ],
-)
-def test_each_error_has_its_status(error: Exception, status: int) -> None:
-    """Each error class has its status, and a body in the format of the client's API."""
-    response = error_response(error, {"path": CHAT})
-    assert status_of(error) == response.status_code == status
-    body = json.loads(bytes(response.body))
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    body = json.loads(bytes(error_response(error, {"path": "/v1/messages"}).body))
-    assert body["type"] == "error"
-    assert body["error"]["type"] in {*get_args(ErrorType), "request_too_large"}
-    assert body["error"]["message"]

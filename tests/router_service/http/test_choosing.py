@@ -81,35 +81,6 @@ FAR_OFF = {"messages": [{"role": "user", "content": "Какая погода в 
 
 
 @pytest.mark.parametrize(
-    ("section", "familiarity", "model", "header", "used"),
-    [
-        ({}, FAR, "switchcraft:economy", None, "economy (theta=0.2)"),
-        ({}, FAR, "switchcraft", "quality", "quality (theta=0.8)"),
-        ({}, FAR, "switchcraft", "default", "best (theta=1)"),
-        ({"unfamiliar": "route"}, FAR, "switchcraft", None, "theta=0.5"),
-        ({"unfamiliar": "quality"}, FAR, "switchcraft", None, "quality (theta=0.8)"),
-        ({"unfamiliar_below": 0.01}, 0.03, "switchcraft", None, "theta=0.5"),
-        ({}, 0.05, "switchcraft", None, "theta=0.5"),  # at the limit
-    ],
-)
-def test_only_the_default_policy_is_replaced_far_below_the_limit(
-    sandbox: Sandbox,
-    section: dict[str, Any],
-    familiarity: float,
-    model: str,
-    header: str | None,
-    used: str,
-) -> None:
-    """A policy that the request names applies, and the sentence says what is uncertain."""
-    headers = {} if header is None else {"x_switchcraft_policy": header}
-    router = with_familiarity(FakeRouter(), familiarity)
-    with gateway_client(sandbox_settings(sandbox.base_url, **section), router) as http:
-        response = ask_routed(http, model, **headers)
-    assert response.headers["x-switchcraft-policy"] == used
-    assert ("is unlike" in response.headers["x-switchcraft-why"]) is (familiarity < 0.05)
-
-
-@pytest.mark.parametrize(
     ("section", "fields", "policy", "reason", "unverified"),
     [
         ({}, {}, "verified=0.01", "verified", None),

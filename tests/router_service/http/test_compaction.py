@@ -122,21 +122,3 @@ def test_providers_of_responses_compact_themselves(it: Peers, path: str) -> None
         assert refused.status_code == 400
         assert "'input[0]'" in refused.json()["error"]["message"]
     assert len(it.upstream.bodies) == asked
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "content",
-    [
-        Content(text=" "),
-        Content(calls=(("a", "get_weather", "{}"),), stop="calls"),
-        Content(text="I cannot", stop="filter"),
-    ],
-)
-def test_answer_without_a_summary_is_a_failure(it: Peers, content: Content, stream: bool) -> None:
-    """An empty item would lose the conversation."""
-    prepare(it, apis.CHAT, content, stream=stream)
-    body = {"model": "small", "input": [*ASK, TRIGGER], "tools": OWN, "stream": stream}
-    response = it.post("/v1/responses", json.dumps(body).encode())
-    assert "no summary" in response.text
-    assert response.status_code == 502 or "response.failed" in response.text

@@ -11,7 +11,7 @@ from router_service.policies.costs import Price
 from router_service.requests.planning import POLICY_HEADER
 from router_service.settings import Settings
 from tests.bodies import ASK, BODY, CHAT
-from tests.fakes import FakeRouter, VerifyingRouter
+from tests.fakes import VerifyingRouter
 from tests.gateways import gateway_client, record_of, sandbox_settings
 from tests.serving import Sandbox
 
@@ -36,36 +36,6 @@ RESULT = {"role": "tool", "tool_call_id": "c", "content": "clear"}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 LOOP = [*ASK, CALLED, RESULT]
 TURN = [*LOOP, {"role": "assistant", "content": "Clear."}, *ASK]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("enabled", "messages", "told", "previous"),
-    [
-        (True, LOOP, ("small", "sticky"), "small"),
-        (True, TURN, ("large", "threshold"), "small"),
-        (False, LOOP, ("large", "threshold"), None),
-    ],
-)
-def test_only_a_tool_loop_keeps_its_arm(
-    sandbox: Sandbox,
-    enabled: bool,
-    stream: bool,
-    messages: list[Any],
-    told: tuple[str, str],
-    previous: object,
-) -> None:
-    """The user's next message is decided by itself; without the setting, so is every request."""
-    settings = sandbox_settings(sandbox.base_url)
-    if not enabled:
-        settings = sandbox_settings(sandbox.base_url, conversations={"enabled": False})
-    fields = {"stream_options": {"include_usage": True}} if stream else {}
-    with gateway_client(settings, FakeRouter()) as http:
-        record_of(http, send(http, ASK, "economy", "s", stream=stream, **fields))
-        after = send(http, messages, "quality", "s", stream=stream, **fields)
-        assert record_of(http, after)["previous_arm"] == previous
-    found = (after.headers["x-switchcraft-model"], after.headers["x-switchcraft-reason"])
-    assert found == told
 
 
 @pytest.mark.parametrize(

@@ -111,24 +111,6 @@ def feedback_on(gateway: LoggingGateway, decision: str, least: int) -> list[Logg
     return found()
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_every_routed_request_is_one_line(plain: LoggingGateway, stream: bool) -> None:
-    """Both APIs, whole and streamed, are logged; requests that are not routed are not."""
-    before = len(plain.lines())
-    unrouted = [plain.ask(model="small"), plain.ask(tools=[])]
-    asked = [
-        plain.ask(stream=stream),
-        plain.http.post(RESPONSES, json=RESPONSES_BODY | {"stream": stream}),
-    ]
-    for response in asked:
-        line = line_of(plain, response)
-        assert (line.arm, line.model, line.reason) == ("medium", "medium", "threshold")
-        assert (line.calls, line.calls_fit, line.stream) == (1, True, stream)
-        assert (line.propensity, line.content) == (1.0, None)
-    assert len(plain.lines()) == before + 2
-    assert all(response.is_success for response in unrouted)
-
-
 @pytest.mark.parametrize("content", [False, True])
 def test_all_candidates_of_a_verified_answer_are_logged(
     sandbox: Sandbox, tmp_path: Path, content: bool

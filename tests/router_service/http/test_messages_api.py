@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from router_service.apis.capabilities import Capabilities
-from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.bodies import ASK, TOOLS
 from tests.fakes import FakeRouter
 from tests.gateways import (
     gateway_client,
     sandbox_settings,
 )
-from tests.router_service.http.scripted import Script, whole
 from tests.serving import ONE_TRY, Sandbox
 
 MESSAGES = "/v1/messages"
@@ -70,47 +65,3 @@ def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbo
         True,
     )
     assert {each["slug"]: each["context_window"] for each in codex["models"]}["small"] == 100_000
-
-
-@pytest.mark.parametrize(
-    ("aliases", "status"),
-    [({}, 200), ({"gpt-*": "small"}, 200), ({"claude-*": None}, 404), ({"claude-*": "small"}, 200)],
-)
-def test_own_aliases_keep_the_default(
-    aliases: Mapping[str, str | None], status: int, sandbox: Sandbox
-) -> None:
-    """Claude's names mean the router beside other aliases; null takes the default away."""
-    settings = sandbox_settings(sandbox.base_url, ONE_TRY, aliases=aliases)
-    with gateway_client(settings, FakeRouter()) as http:
-        assert http.post(CHAT, json=BODY | {"model": "claude-x"}).status_code == status
-
-
-REFUSED: Any = {"type": "error", "error": {"type": "not_found_error", "message": "Not found"}}
-IMAGE: Any = {
-    "type": "image",
-    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
-}
-
-
-@pytest.mark.parametrize(
-    ("status", "refusal"),
-    [
-        (404, {"detail": "Not Found"}),
-        (500, REFUSED),
-        (400, REFUSED | {"error": {"type": "invalid_request_error", "message": "no counting"}}),
-        (200, {"input_tokens": 0}),
-    ],
-)
-def test_tokens_are_estimated_if_the_upstream_refuses(
-    script: Script, status: int, refusal: object
-) -> None:
-    """Many servers with this API cannot count. Every image and document counts, too."""
-    script.play(whole(json.dumps(refusal).encode(), status))
-    counts = []
-    for content in ("Hi", [IMAGE], [IMAGE, IMAGE]):
-        sent = {"model": "messages", "messages": [{"role": "user", "content": content}]}
-        answer = script.http.post(f"{MESSAGES}/count_tokens", json=sent)
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["x-switchcraft-estimated"] == "true"
-        counts.append(answer.json()["input_tokens"])
-    assert 0 < counts[0] < 100 < counts[1] < counts[2]

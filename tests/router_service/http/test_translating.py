@@ -22,7 +22,7 @@ from tests.dialect_answers import CASES, events, whole
 from tests.fakes import VerifyingRouter
 from tests.gateways import VERIFIED
 from tests.router_service.http import scripted
-from tests.router_service.http.scripted import DONE, Script
+from tests.router_service.http.scripted import DONE
 from tests.serving import Sandbox, served
 
 CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
@@ -63,43 +63,6 @@ def ask(
 def stream_of(sent: list[dict[str, Any]], api: Api) -> bytes:
     """Return events as an upstream sends them."""
     return scripted.data(*sent) + (DONE if api is CHAT else b"")
-
-
-WRONG: dict[Api, tuple[object, object]] = {
-    CHAT: (
-        {"id": "c", "object": "chat.completion", "model": "m", "choices": [{"message": {}}]},
-        {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "x"}}]},
-    ),
-    RESPONSES: (
-        {"id": "r", "object": "response", "status": "completed", "model": "m", "output": []},
-        {"type": "response.created", "response": {"id": "r", "output": []}},
-    ),
-    MESSAGES: (
-        {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []},
-        {"type": "message_start", "message": {"id": "m", "content": []}},
-    ),
-}
-"""A whole answer and a first event in each API."""
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("own", "written"), PAIRS)
-def test_upstream_that_answers_in_another_api_is_replaced(
-    script: Script, own: Api, written: Api, stream: bool
-) -> None:
-    """An answer that is not one of the API that was asked is a failure; another one answers."""
-    good, wrong = CASES["text"], WRONG[written][stream]
-    if stream:
-        first = scripted.stream(scripted.data(wrong))
-        second = scripted.stream(stream_of(events(good, CHAT, 100), CHAT))
-    else:
-        first = scripted.whole(json.dumps(wrong).encode())
-        second = scripted.whole(json.dumps(whole(good, CHAT)).encode())
-    script.play(first)
-    script.play(second, at="second")
-    response = script.ask(model=f"{own.name}+", stream=stream)
-    assert (response.status_code, script.places()) == (200, ["first", "second"])
-    assert "Oslo" in response.text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from router_service.core.keys import new_key
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import KeySettings, ServerSettings, Settings
+from router_service.settings import KeySettings, Settings
 from router_service.ui.verified_steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter
@@ -163,27 +163,3 @@ def test_steps_fit_into_a_header(verifying: httpx.Client, text: str) -> None:
     assert json.loads(call["function"]["arguments"]) == {"words": text}
     assert len(answer.headers[STEPS_HEADER]) <= MAX_HEADER
     assert len(json.loads(answer.headers[STEPS_HEADER])) == 3
-
-
-EXPLAIN = "/ui/api/explain"
-
-
-@pytest.fixture(scope="module")
-def real(sandbox: Sandbox, shipped: Router) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway that uses the shipped artifact."""
-    server = ServerSettings(max_body_bytes=100_000)
-    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms), server=server)
-    with gateway_client(settings, shipped) as client:
-        yield client
-
-
-def test_explanation_matches_the_gateways_decision(real: httpx.Client, shipped: Router) -> None:
-    """Arm, reason and order match the same request when it is sent; explaining sends nothing."""
-    explained = real.post(EXPLAIN, json=BODY, params={"policy": "drift=0.05"}).json()
-    answer = real.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "drift=0.05"})
-    assert explained["candidates"][0] == answer.headers["x-switchcraft-model"]
-    assert explained["reason"] == answer.headers["x-switchcraft-reason"]
-    assert explained["chosen"]["policy"] == answer.headers["x-switchcraft-policy"]
-    assert {arm["arm"] for arm in explained["arms"]} == set(shipped.arms)
-    costs = [arm["cost_usd"] for arm in explained["arms"]]
-    assert costs == sorted(costs)

@@ -224,23 +224,6 @@ def test_next_model_answers_if_one_model_was_chosen(choosing: House, api: Api, k
     assert record["actual_cost_usd"] > float(alone.headers["x-switchcraft-cost-usd"])
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("api", REQUESTS, ids=str)
-def test_fallback_of_a_named_model_answers(
-    choosing: House, api: Api, kind: str, stream: bool
-) -> None:
-    """A named model's configured fallback is asked; a model without one has its answer relayed."""
-    bad, good = bad_answer(kind, api, stream=stream), written(GOOD, api, stream=stream)
-    choosing.models.answers = {"small": bad, "medium": good, "large": bad}
-    response = choosing.ask(api, stream=stream, model="small")
-    assert (response.headers["x-switchcraft-model"], response.content) == ("medium", b"".join(good))
-    assert response.headers["x-switchcraft-reason"] == "fallback"
-    alone = choosing.ask(api, stream=stream, model="large")
-    assert (alone.status_code, alone.content) == (200, b"".join(bad))
-    assert choosing.http.get("/admin/status").json()["open_circuits"] == []
-
-
 def test_after_the_first_output_there_is_no_second_answer(choosing: House) -> None:
     """A stream whose call turns out to be cut off later is relayed to its end."""
     bad = cut(stream=True)
@@ -279,17 +262,6 @@ def test_refusal_goes_to_the_next_model_once(willing: House, api: Api, stream: b
         assert answer.status_code == 200
         assert answer.headers["x-switchcraft-model"] == "medium"
         assert answer.headers["x-switchcraft-why"] == "medium: small refused to answer."
-
-
-def test_refusal_is_not_accepted_while_another_model_may_answer(willing: House) -> None:
-    """A verified answer is a refusal only if all models refuse; by default it is an answer."""
-    answers = {name: written(REFUSAL) for name in ("small", "medium", "large")}
-    willing.models.answers = answers | {"large": written(GOOD)}
-    assert willing.ask(headers=VERIFIED).headers["x-switchcraft-model"] == "large"
-    willing.models.answers = answers
-    refused = willing.ask(headers=VERIFIED)
-    assert (refused.status_code, "cannot help" in refused.text) == (200, True)
-    assert refused.headers["x-switchcraft-candidates"] == "3"
 
 
 def test_refusal_is_an_answer_by_default(choosing: House) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from router_service.artifact import (
     SHIPPED,
     Artifact,
     FrontierPoint,
-    Manifest,
 )
 from router_service.measurement.goals import reach_goals
 from router_service.measurement.held_out import (
@@ -24,7 +22,6 @@ from router_service.measurement.held_out import (
     goal_points,
     served_points,
 )
-from router_service.policies.costs import Price
 from router_service.policies.verified import Verified, is_verified
 from router_service.router import Router
 
@@ -51,11 +48,6 @@ def numbers(point: FrontierPoint) -> list[float]:
     intervals = [bound for pair in (*pairs, versus.difference_interval) for bound in pair or ()]
     measures = [point.accuracy.value, point.accuracy.stderr, point.cost_usd.value]
     return [*measures, versus.difference, versus.cost_share or 0.0, *intervals]
-
-
-def by_rule(manifest: Manifest) -> Mapping[str, FrontierPoint]:
-    """Return the measured points by their rules."""
-    return {point.policy: point for point in manifest.frontier}
 
 
 def test_shipped_figures_follow_from_the_shipped_predictions(artifact: Artifact) -> None:
@@ -100,31 +92,6 @@ def test_default_reaches_its_goal_in_every_pool(artifact: Artifact, arms: tuple[
     assert points[str(router.policy("quality"))].accuracy == most.accuracy
     router.reach_goals(verified_goals=False)
     assert all(not is_verified(rule) for rule in router.artifact.manifest.policies.values())
-
-
-def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
-    """At twice the prices, every threshold and drift rule costs twice as much, for equal answers.
-
-    If one arm becomes the most expensive one, the rules ask it less, and cost other sums.
-    """
-    manifest = artifact.manifest
-    doubled = {
-        arm: Price(
-            input_usd_per_mtok=2 * (profile.price.input_usd_per_mtok or 0),
-            output_usd_per_mtok=2 * (profile.price.output_usd_per_mtok or 0),
-        )
-        for arm, profile in manifest.profile.items()
-    }
-    repriced = Router(artifact, prices=doubled).artifact.manifest
-    assert repriced.best_single_arm == manifest.best_single_arm == LARGE
-    points = by_rule(repriced)
-    for point in manifest.frontier:
-        if not point.policy.startswith("utility"):
-            assert points[point.policy].accuracy == point.accuracy
-            assert points[point.policy].cost_usd.value == pytest.approx(2 * point.cost_usd.value)
-    dear = {SMALL: Price(input_usd_per_mtok=100, output_usd_per_mtok=100)}
-    changed = by_rule(Router(artifact, prices=dear).artifact.manifest)
-    assert changed["drift=0.1"].cost_usd != by_rule(manifest)["drift=0.1"].cost_usd
 
 
 def held_out(queries: int, attempts: int = 1) -> HeldOut:

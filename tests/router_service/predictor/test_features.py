@@ -85,45 +85,6 @@ def test_features_counted_by_hand() -> None:
     assert dict(zip(COUNTED, found, strict=True)) == pytest.approx(COUNTED)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "count"),
-    [
-        # Cases of the patterns that were rewritten because they took quadratic time.
-        ("Paris, New York and Rome", "longest_list", 2),
-        ("a, b and c; d, e or f", "lists", 2),
-        ("one, two three four five six, seven and eight", "longest_list", 2),
-        ("Ann, and the Bob, and Cid", "names_joined", 1),
-        ("f(x) + snake_case_name + camelCase", "code_marks", 4),
-        ("a [b], [c and []", "bracketed_lists", 2),
-        ("1/2, 3/4/5 and 2024-05-01 in May 1999", "dates", 5),
-    ],
-)
-def test_patterns_counted_by_hand(text: str, name: str, count: int) -> None:
-    """Features that use patterns have the values counted by hand in short texts."""
-    assert extract(Conversation((Turn(Role.USER, text),)), [name]) == (count,)
-
-
-words = st.text(max_size=40)
-schemas = st.recursive(
-    st.builds(SchemaSummary, words, words, st.lists(words, max_size=3).map(tuple), st.booleans()),
-    lambda inner: st.builds(
-        SchemaSummary,
-        type=words,
-        properties=st.lists(st.builds(Parameter, words, inner, st.booleans()), max_size=3).map(
-            tuple
-        ),
-        items=st.none() | inner,
-    ),
-    max_leaves=6,
-)
-tools = st.builds(
-    ToolSpec,
-    words,
-    words,
-    st.lists(st.builds(Parameter, words, schemas, st.booleans()), max_size=4).map(tuple),
-)
-
-
 VALUES = st.text("ab", max_size=300)
 
 

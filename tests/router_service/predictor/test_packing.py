@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Punctuation, WhitespaceSplit
@@ -157,22 +156,6 @@ def test_slots_are_packed_as_words(
     assert unpack(pack(conversation, **spec), slot) == text
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"template": "{latest_user}"},
-        {"template": "{preamble}{latest_user}{tools}{other_turns}{more}"},
-        {"features": ("no_such_count",)},
-        {"budget_tokens": 100, "tool_budget_tokens": 51},
-        {"window": 512},
-    ],
-)
-def test_invalid_packing_specs_are_refused(spec: dict[str, object]) -> None:
-    """The manifest's packing section is validated before it is used."""
-    with pytest.raises(ValidationError):
-        PackingSpec.model_validate(spec)
-
-
 RELEVANT = {"precedence": "relevance", "cut_turns_budget_tokens": 5}
 
 calls = st.lists(st.builds(ToolCall, st.text(max_size=9), st.text(max_size=60)), max_size=2)
@@ -182,6 +165,17 @@ turns = st.builds(
     text=st.text(max_size=200) | st.sampled_from(["word " * 400, "x" * 5000]),
     tool_calls=calls.map(tuple),
 )
+
+
+def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
+    """The latest user turn is cut in its middle, in equal shares; the tools keep their room."""
+    packed = pack(booking(user("book " * 300 + "now " * 300)))
+    head, _, tail = unpack(packed, LATEST).partition(" [ truncated ] ")
+    assert {*head.split()} == {"book"}
+    assert {*tail.split()} == {"now"}
+    assert len(head.split()) - len(tail.split()) in {0, 1}
+    assert unpack(packed, TOOLS).startswith("book _ table ( guests : integer")
+    assert len(packed.token_ids) == 64
 
 
 @settings(max_examples=60)

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import StoreError
-from router_service.settings import ServerSettings
 from router_service.store.parent_process import (
     SOCKET,
     ParentStore,
     encode,
     serve_workers,
 )
-from router_service.store.records import FeedbackMark, Records, UpstreamObject
+from router_service.store.records import FeedbackMark, Records
 from tests.stores import LIMITS
 
 Marks = Records[FeedbackMark]
@@ -40,23 +39,6 @@ async def parent(directory: Path, serve: Serve) -> AsyncIterator[Marks]:
     yield Records(store, FeedbackMark, list[str]().append, clock=itertools.count(0, 60).__next__)
     await store.aclose()
     server.close()
-
-
-def test_keys_share_the_parents_memory() -> None:
-    """A key with many stored objects pushes out its own ones, not those of another key."""
-
-    async def check() -> None:
-        async with serve_workers(ServerSettings(max_responses=4).store_limits) as directory:
-            parents = ParentStore(directory)
-            store = Records(parents, UpstreamObject, pytest.fail)
-            owners = {"mine": "quiet"} | {f"flood{i}": "busy" for i in range(10)}
-            for name, owner in owners.items():
-                await store.put(UpstreamObject(id=name, model="m", deployment_id="d", owner=owner))
-            kept = [name for name in owners if await store.get(name) is not None]
-            assert kept == ["mine", "flood7", "flood8", "flood9"]
-            await parents.aclose()
-
-    asyncio.run(check())
 
 
 def test_concurrent_requests_get_their_own_replies() -> None:

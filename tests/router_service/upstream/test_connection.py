@@ -193,20 +193,6 @@ def test_what_surrounds_a_body_is_limited(start: bytes, endless: bytes) -> None:
     assert caught.value.args[-1] < 300_000
 
 
-async def test_an_answer_may_precede_the_end_of_its_request() -> None:
-    """An upstream that answers without reading the request's body is heard."""
-
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(OK)
-        await writer.drain()
-        await reader.read(1)
-
-    async with upstream(play) as url, transport_of(url) as transport:
-        answer = await transport.send(outbound(url, body=b"x" * 4_000_000))
-        assert (answer.status, await whole(transport, answer)) == (200, b"{}")
-
-
 async def test_connection_is_reused_after_a_whole_answer() -> None:
     """Successive requests share a connection. One whose answer was not read is closed."""
     connections = 0

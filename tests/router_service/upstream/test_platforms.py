@@ -330,41 +330,6 @@ model_list:
     assert "does not have the endpoint /embeddings" in refused.json()["error"]["message"]
 
 
-def test_googles_errors_keep_their_meaning(tmp_path: Path) -> None:
-    """Errors in Google's form are read; a token that is refused is replaced."""
-    vertex = Google()
-
-    def error(code: int, status: str, message: str) -> tuple[int, Any]:
-        return code, [{"error": {"code": code, "message": message, "status": status}}]
-
-    with served(vertex) as endpoint:
-        credentials = json.dumps(service_account(f"{endpoint}/token"))
-        text = f"""
-model_list:
-  - model_name: m
-    litellm_params:
-      model: vertex_ai/gemini-2.5-pro
-      api_base: {endpoint}
-      vertex_credentials: {credentials}
-router_settings: {{num_retries: 0}}
-"""
-        with gateway(tmp_path / "config.yaml", text, {}) as url:
-            vertex.failures = [
-                error(429, "RESOURCE_EXHAUSTED", "Resource exhausted."),
-                error(400, "INVALID_ARGUMENT", "The input token count exceeds the maximum."),
-                error(403, "PERMISSION_DENIED", "Permission denied on project"),
-            ]
-            limited, too_long, denied = (asked(url) for _ in range(3))
-            assert asked(url).status_code == 200
-    assert (limited.status_code, limited.json()["error"]["message"]) == (
-        429,
-        "Resource exhausted.",
-    )
-    assert too_long.status_code == 400
-    assert denied.status_code == 401
-    assert "project" not in denied.text
-
-
 def test_azure_with_a_client_of_entra_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LiteLLM's file for tenant_id, client_id and client_secret works as it is printed.
 

@@ -141,6 +141,14 @@ def test_schema_fit(arguments: Json, problem: str | None) -> None:
     assert feature(known, "fits_schema") == (problem is None)
 
 
+UNREADABLE = {
+    "not JSON": '{"city": ',
+    "too many values": json.dumps({"tags": ["a"] * MAX_LEAVES}),
+    "nested 1,000 deep": '{"city":' + "[" * 1000 + "]" * 1000 + "}",
+    "5 MB": '{"city": "' + "x" * 5_000_000 + '"}',
+}
+
+
 def test_differing_arguments_are_counted() -> None:
     """A relation counts arguments with other values, and arguments that only one answer has.
 
@@ -153,14 +161,6 @@ def test_differing_arguments_are_counted() -> None:
     assert not relation.is_same
     assert (relation.differing, relation.only_here, relation.only_there) == (1, 1, 1)
     assert relation.grounding_lead == 1.0
-
-
-UNREADABLE = {
-    "not JSON": '{"city": ',
-    "too many values": json.dumps({"tags": ["a"] * MAX_LEAVES}),
-    "nested 1,000 deep": '{"city":' + "[" * 1000 + "]" * 1000 + "}",
-    "5 MB": '{"city": "' + "x" * 5_000_000 + '"}',
-}
 
 
 @pytest.mark.parametrize("arguments", UNREADABLE.values(), ids=UNREADABLE)

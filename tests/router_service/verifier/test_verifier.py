@@ -16,8 +16,6 @@ from router_service.verifier.graphs import StepTerms, Verifier
 from tests.candidates import answer, ask, read, write_verifier
 
 LIKELY = (0.6, 0.8, 0.9)
-COSTS = np.array([0.01, 0.05, 0.4])
-"""Costs in units of a correct answer's price."""
 
 QUESTION = ask("Forecast for Oslo?")
 OSLO, LIMA = (read(QUESTION, answer({"city": city})) for city in ("Oslo", "Lima"))
@@ -40,17 +38,6 @@ def candidates(**cities: str) -> Candidates:
     """Return the answers of arms `a0`, `a1` and `a2`, which name a city each."""
     known = {"Oslo": OSLO, "Lima": LIMA}
     return Candidates.of(QUESTION, {int(arm[1]): known[city] for arm, city in cities.items()})
-
-
-def test_first_step_asks_the_arm_with_the_largest_net_gain(
-    verifier: Verifier, beliefs: Beliefs
-) -> None:
-    """Without candidates an arm is asked, also if no gain is worth its cost."""
-    step = verifier.choose_step(beliefs, candidates(), COSTS, [0, 1, 2])
-    assert (step.accept, step.ask) == (None, (1,))
-    assert step.gain == pytest.approx(0.8)
-    expensive = verifier.choose_step(beliefs, candidates(), COSTS * 1000, [0, 1, 2])
-    assert (expensive.accept, expensive.ask) == (None, (0,))
 
 
 def test_first_steps_differ_by_what_waiting_costs(verifier: Verifier) -> None:
