@@ -41,12 +41,17 @@ from router_service.serving.app import create_app
 from tests import apis
 from tests.answering import MODELS, settings_of
 from tests.apis import APIS, Api
-from tests.clients.conversations import PARAMETERS
 from tests.fakes import FakeRouter
 from tests.providers.answers import Reply, Written
 from tests.serving import served
 
 WARM_ROUNDS = 50
+PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 MEASURES = ("whole", "first byte", "stream")
 """A whole answer; the first byte of a stream; and its end. The stream has about 85 events. The
 first piece of its output comes 5 ms before the others, which come at once."""

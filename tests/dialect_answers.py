@@ -13,7 +13,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
@@ -83,8 +83,68 @@ def events(content: Content, dialect: UpstreamApi, size: int = 3) -> list[dict[s
     return [data_of(event) for event in found if event != DONE]
 
 
-_RESPONSE_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
-_MESSAGE_EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
+_WHOLE: dict[Api, type[BaseModel]] = {
+    apis.CHAT: ChatCompletion,
+    apis.RESPONSES: Response,
+    apis.MESSAGES: Message,
+}
+_EVENT: dict[Api, TypeAdapter[Any]] = {
+    apis.CHAT: TypeAdapter(ChatCompletionChunk),
+    apis.RESPONSES: TypeAdapter(ResponseStreamEvent),
+    apis.MESSAGES: TypeAdapter(RawMessageStreamEvent),
+}
+
+
+class StreamFailedError(Exception):
+    """A stream of Responses that ends with an error, which OpenAI's SDK does not raise."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The vendors' clients for Python."""
+
+    openai: OpenAI
+    anthropic: Anthropic
+
+    def ask(self, dialect: Api, *, stream: bool, model: str = "m", text: str = "?") -> Content:
+        """Say something to a model; raise what the SDK raises, or StreamFailedError."""
+        asked: Any = {"model": model, "messages": [{"role": "user", "content": text}]}
+        if dialect is apis.RESPONSES:
+            asked = {"model": model, "input": text}
+        elif dialect is apis.MESSAGES:
+            asked |= {"max_tokens": 2048, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+        return (self._stream if stream else self._whole)(dialect, asked)
+
+    def _whole(self, dialect: Api, asked: dict[str, Any]) -> Content:
+        match dialect:
+            case apis.CHAT:
+                return read_chat(self.openai.chat.completions.create(**asked))
+            case apis.RESPONSES:
+                return read_response(self.openai.responses.create(**asked))
+            case _:  # Messages
+                return read_message(self.anthropic.messages.create(**asked))
+
+    def _stream(self, dialect: Api, asked: dict[str, Any]) -> Content:
+        match dialect:
+            case apis.CHAT:
+                usage = {"include_usage": True}
+                with self.openai.chat.completions.stream(**asked, stream_options=usage) as chat:
+                    try:
+                        return read_chat(chat.get_final_completion())
+                    except (
+                        openai.LengthFinishReasonError,
+                        openai.ContentFilterFinishReasonError,
+                    ):
+                        return read_chat(chat.current_completion_snapshot)
+            case apis.RESPONSES:
+                with self.openai.responses.stream(**asked) as events:
+                    last: Any = list(events)[-1]
+                if last.type in ("error", "response.failed"):
+                    raise StreamFailedError(last.to_json())
+                return read_response(last.response)
+            case _:  # Messages
+                with self.anthropic.messages.stream(**asked) as message:
+                    return read_message(message.get_final_message())
 
 
 @dataclass
@@ -107,52 +167,22 @@ class Sdks:
         kind = "text/event-stream" if self.is_stream else "application/json"
         return httpx2.Response(self.status, headers={"content-type": kind}, content=self.body)
 
+    def _ask(self, dialect: Api) -> Content:
+        return Clients(self.openai, self.anthropic).ask(dialect, stream=self.is_stream)
+
     def read(self, value: Json, dialect: Api, *, checks: bool = True) -> Content:
         """Read a whole answer, and check that it has the documented type."""
         self.body, self.is_stream = orjson.dumps(value), False
-        ask: Any = [{"role": "user", "content": "?"}]
-        match dialect:
-            case apis.CHAT:
-                ChatCompletion.model_validate(value) if checks else None
-                completions = self.openai.chat.completions
-                return read_chat(completions.create(model="m", messages=ask))
-            case apis.RESPONSES:
-                Response.model_validate(value) if checks else None
-                return read_response(self.openai.responses.create(model="m", input="?"))
-            case _:  # Messages
-                Message.model_validate(value) if checks else None
-                messages = self.anthropic.messages
-                return read_message(messages.create(model="m", max_tokens=9, messages=ask))
+        if checks:
+            _WHOLE[dialect].model_validate(value)
+        return self._ask(dialect)
 
     def read_stream(self, data: bytes, dialect: Api, *, checks: bool = True) -> Content:
         """Read a stream, and check that every event has the documented type."""
         self.body, self.is_stream = data, True
-        ask: Any = [{"role": "user", "content": "?"}]
-        match dialect:
-            case apis.CHAT:
-                for event in decode(data) if checks else ():
-                    ChatCompletionChunk.model_validate(event)
-                completions = self.openai.chat.completions
-                with completions.stream(model="m", messages=ask) as chat:
-                    try:
-                        return read_chat(chat.get_final_completion())
-                    except (
-                        openai.LengthFinishReasonError,
-                        openai.ContentFilterFinishReasonError,
-                    ):
-                        return read_chat(chat.current_completion_snapshot)
-            case apis.RESPONSES:
-                for event in decode(data) if checks else ():
-                    _RESPONSE_EVENT.validate_python(event)
-                with self.openai.responses.stream(model="m", input="?") as stream:
-                    events: list[Any] = list(stream)
-                return read_response(events[-1].response)
-            case _:  # Messages
-                for event in decode(data) if checks else ():
-                    _MESSAGE_EVENT.validate_python(event)
-                messages = self.anthropic.messages
-                with messages.stream(model="m", max_tokens=9, messages=ask) as message:
-                    return read_message(message.get_final_message())
+        for event in decode(data) if checks else ():
+            _EVENT[dialect].validate_python(event)
+        return self._ask(dialect)
 
 
 def decode(data: bytes) -> list[dict[str, Json]]:

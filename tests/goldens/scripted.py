@@ -13,7 +13,7 @@ from router_service.apis.parts import Text, Thinking, ToolUse
 from tests import apis
 from tests.apis import APIS, UpstreamApi
 from tests.clouds.aws import converse_event
-from tests.providers.answers import Reply, Written, data_of
+from tests.providers.answers import Reply, Usage, Written, data_of
 from tests.providers.errors import ERROR_MESSAGE, error_body, error_event
 
 MODELS = ("haiku", "sonnet", "opus", "other")
@@ -24,6 +24,9 @@ _STREAM_TYPES: dict[UpstreamApi, bytes] = {apis.CONVERSE: b"application/vnd.amaz
 _EVENTS_BEFORE_CUT = 8
 
 
+USAGE = Usage()
+
+
 @dataclass(frozen=True)
 class Play:
     """What a model answers to one request."""
@@ -32,6 +35,7 @@ class Play:
     status: int = 200
     is_cut: bool = False
     """Whether the connection breaks in the middle of the answer."""
+    usage: Usage = USAGE
     has_error: bool = False
     """Whether an error follows the beginning of a stream, or is the body of status 200."""
 
@@ -101,7 +105,7 @@ def _answer(
         status = play.status if play.status in {400, 429, 500} else 500
         problem = f"The scripted upstream answers with status {play.status}."
         return head, [json.dumps(error_body(api, status, problem)).encode()]
-    reply = Reply(api, str(asked.get("model", "bedrock")), play.parts)
+    reply = Reply(api, str(asked.get("model", "bedrock")), play.parts, usage=play.usage)
     if not is_streamed:
         whole = error_body(api, 500, ERROR_MESSAGE) if play.has_error else reply.whole()
         body = json.dumps(whole, ensure_ascii=False).encode()

@@ -12,13 +12,16 @@ from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
+
+def function_tool(name: str, properties: Json, description: str = "") -> dict[str, Json]:
+    """Return a function tool with these parameters, all of which are required."""
+    parameters = {"type": "object", "properties": properties, "required": [*properties]}
+    described = {"description": description} if description else {}
+    return {"type": "function", "function": {"name": name, **described, "parameters": parameters}}
+
+
+STRING = {"type": "string"}
+WEATHER = function_tool("weather", {"city": STRING})
 
 
 def write_lines(path: Path, *rows: Json) -> Path:

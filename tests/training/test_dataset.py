@@ -15,9 +15,9 @@ from switchcraft_training.data.splits import fold_table
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.records import Example, Expected, Judged
-from tests.training.runs import answer_line, write_run
+from tests.training.runs import answer_line, function_tool, write_run
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+TOOL = function_tool("f", {})
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
 PRICES: Mapping[str, Mapping[str, float]] = {
     "large": {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20},

@@ -24,7 +24,7 @@ from switchcraft_training.data.learned import LearnedQueries, digests_of
 from switchcraft_training.dataset import load_dataset, open_source, sources_sha256
 from switchcraft_training.pipeline import STAGES, run_stages
 from switchcraft_training.records import Example, Expected, Judged
-from tests.training.runs import answer_line, write_run
+from tests.training.runs import answer_line, function_tool, write_run
 from tests.training.verifiers import one_thread
 
 BRANCHES = ("forest", "networks", "lexical", "encoder")
@@ -32,7 +32,7 @@ BRANCHES = ("forest", "networks", "lexical", "encoder")
 
 def write_more(folder: Path) -> None:
     """Write a labelling run of two models, with new queries and one of the benchmark's."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    tool = function_tool("f", {})
     texts = [f"Add {i} to a basket of fruit" for i in range(6)] + ["Forecast for Oslo 0?"]
     rows = [
         Judged(

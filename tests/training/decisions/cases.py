@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,9 @@ from router_service.core.decision_record import (
     LoggedEvidence,
     LoggedFeedback,
 )
+from tests.training.runs import STRING, function_tool
 
-BOOK: Mapping[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "book",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
+BOOK = function_tool("book", {"city": STRING})
 Line = LoggedDecision | LoggedFeedback | LoggedEvidence
 
 

@@ -27,7 +27,7 @@ from tests.training.evaluation.cases import (
     copy_shipped,
     simulated_experiment,
 )
-from tests.training.runs import answer_line, write_run
+from tests.training.runs import STRING, answer_line, function_tool, write_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_draws")]
 
@@ -88,8 +88,7 @@ QUERIES = 40
 
 def forecast(number: int) -> Judged:
     """Return a query that requires one call."""
-    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    tool = {"type": "function", "function": {"name": "forecast", "parameters": schema}}
+    tool = function_tool("forecast", {"city": STRING})
     message = {"role": "user", "content": f"What is the weather in city number {number}?"}
     request = {"messages": [message], "tools": [tool]}
     expected = Expected((ExpectedCall("forecast", {"city": (f"C{number}",)}),))

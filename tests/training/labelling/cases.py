@@ -22,19 +22,9 @@ from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
 from tests.sandbox import FaultySandbox
 from tests.serving import Sandbox, served
+from tests.training.runs import function_tool
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "book",
-        "description": "Book a table",
-        "parameters": {
-            "type": "object",
-            "properties": {"guests": {"type": "integer"}},
-            "required": ["guests"],
-        },
-    },
-}
+TOOL = function_tool("book", {"guests": {"type": "integer"}}, "Book a table")
 PRICE = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 5.0}
 KEY_NAME, KEY = "LABELLING_TEST_KEY", "sk-never-written-down"
 

@@ -10,10 +10,8 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,8 @@ import numpy as np
 import orjson
 import pytest
 import yaml
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
+from router_service.apis.conversation import Json
 from router_service.artifact import SHIPPED, Artifact
 from router_service.cli.commands import app
 from router_service.predictor.model import logit, sigmoid
@@ -41,35 +36,14 @@ from switchcraft_training.learning.questions import CONCURRENCY
 from tests.bodies import CHAT
 from tests.serving import served, wait_for
 from tests.training.gateways import gateway, published
+from tests.training.runs import function_tool
+from tests.training.upstreams import ModelUpstream, calling
 
+NUMBER = {"type": "string", "description": "The order's number"}
+REASON = {"type": "string", "enum": ["damaged", "late", "other"]}
 TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "find_order",
-            "description": "Find an order by its number.",
-            "parameters": {
-                "type": "object",
-                "properties": {"number": {"type": "string", "description": "The order's number"}},
-                "required": ["number"],
-            },
-        },
-    },
-    {
-        "type": "function",
-        "function": {
-            "name": "refund_order",
-            "description": "Refund an order.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "number": {"type": "string"},
-                    "reason": {"type": "string", "enum": ["damaged", "late", "other"]},
-                },
-                "required": ["number", "reason"],
-            },
-        },
-    },
+    function_tool("find_order", {"number": NUMBER}, "Find an order by its number."),
+    function_tool("refund_order", {"number": NUMBER, "reason": REASON}, "Refund an order."),
 ]
 PRICES = {"cheap-1": (0.1, 0.4), "middle-1": (0.5, 2.0), "dear-1": (5.0, 25.0)}
 WRONG = {"cheap-1": 10**9, "middle-1": 7, "dear-1": 10**9}
@@ -96,57 +70,30 @@ def next_messages(number: int) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass
-class Upstream:
-    """A provider that answers for all models, and counts what it was asked."""
-
-    asked: Counter[str] = field(default_factory=Counter)
-    before: Callable[[str], None] = lambda _: None
-    """Called with the model before each answer."""
-
-    async def answer(self, request: Request) -> JSONResponse:
-        """Answer with the next call of the conversation."""
-        body = await request.json()
-        model, messages = body["model"], body["messages"]
-        self.asked[model] += 1
-        self.before(model)
-        number = int("".join(c for c in messages[0]["content"] if c.isdigit()))
-        is_wrong = number % WRONG[model] == 0
-        arguments = {"number": str(number + is_wrong)}
-        name = "find_order"
-        if messages[-1]["role"] == "tool":
-            name, arguments["reason"] = "refund_order", "late" if is_wrong else "damaged"
-        call = {"name": name, "arguments": json.dumps(arguments)}
-        message = {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "call_9", "type": "function", "function": call}],
-        }
-        return JSONResponse(
-            {
-                "id": "chatcmpl-1",
-                "object": "chat.completion",
-                "created": 1,
-                "model": model,
-                "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
-                "usage": {"prompt_tokens": 400, "completion_tokens": 30, "total_tokens": 430},
-            }
-        )
+def answer(body: dict[str, Any]) -> Mapping[str, Json]:
+    """Return the next call of a conversation."""
+    messages = body["messages"]
+    number = int("".join(c for c in messages[0]["content"] if c.isdigit()))
+    is_wrong = number % WRONG[body["model"]] == 0
+    arguments = {"number": str(number + is_wrong)}
+    if messages[-1]["role"] != "tool":
+        return calling("find_order", json.dumps(arguments))
+    arguments["reason"] = "late" if is_wrong else "damaged"
+    return calling("refund_order", json.dumps(arguments))
 
 
 @pytest.fixture
-def upstream() -> Upstream:
+def upstream() -> ModelUpstream:
     """Return the provider."""
-    return Upstream()
+    return ModelUpstream(answer, prompt_tokens=400, completion_tokens=30)
 
 
 @pytest.fixture
-def config(upstream: Upstream, tmp_path: Path) -> Iterator[Path]:
+def config(upstream: ModelUpstream, tmp_path: Path) -> Iterator[Path]:
     """Yield the configuration of a gateway in front of the provider, with a published artifact."""
-    provider = Starlette(routes=[Route("/v1/chat/completions", upstream.answer, methods=["POST"])])
     published = tmp_path / "published"
     assert main(["publish", str(SHIPPED), "--to", str(published)]) == 0
-    with served(provider) as url:
+    with served(upstream.app) as url:
         models = [
             {
                 "model_name": name,
@@ -200,7 +147,11 @@ def learn(log: Path, config: Path, *options: str) -> int:
 
 
 def test_log_of_conversations_becomes_a_canary_that_saves(
-    log: Path, config: Path, upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log: Path,
+    config: Path,
+    upstream: ModelUpstream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The plan costs nothing; then the missing answers are asked, and the canary is cheaper."""
     before = Counter(upstream.asked)
@@ -232,20 +183,15 @@ def test_log_of_conversations_becomes_a_canary_that_saves(
         assert converse(http, range(3001, 3011)) < 0.8 * stable_usd
 
 
-def test_killed_run_goes_on(log: Path, config: Path, upstream: Upstream) -> None:
+def test_killed_run_goes_on(log: Path, config: Path, upstream: ModelUpstream) -> None:
     """Answers that were saved are not asked again, and the sample is the same."""
-    begun, before = threading.Event(), Counter(upstream.asked)
-
-    def note(_: str) -> None:
-        if upstream.asked.total() - before.total() >= 30:
-            begun.set()
-
-    upstream.before = note
+    before = Counter(upstream.asked)
+    upstream.limit = before.total() + 30
     command = [sys.executable, "-m", "router_service.cli", "learn", str(log)]
     with subprocess.Popen([*command, "--config", str(config), "--yes"]) as process:
-        assert begun.wait(60)
+        wait_for(lambda: upstream.asked.total() > upstream.limit, "it asks", 60)
         process.kill()
-    upstream.before = lambda _: None
+    upstream.limit = 1_000_000
     assert learn(log, config, "--yes") == 0
     asked = upstream.asked - before
     assert asked["dear-1"] >= 80  # the log has none of its answers
@@ -254,7 +200,7 @@ def test_killed_run_goes_on(log: Path, config: Path, upstream: Upstream) -> None
 
 
 def test_budget_that_runs_out_ends_the_run(
-    log: Path, config: Path, upstream: Upstream, capsys: pytest.CaptureFixture[str]
+    log: Path, config: Path, upstream: ModelUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command says so and writes nothing; with a larger budget, it goes on."""
     before = Counter(upstream.asked)

@@ -21,16 +21,11 @@ from switchcraft_training.models.export import (
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, rows_of
 from tests.training.models.stand_ins import STAND_INS, save
+from tests.training.runs import STRING, function_tool
 
 pytestmark = pytest.mark.slow
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
+TOOL = function_tool("weather", {"city": STRING})
 
 
 def pack(encoder: PretrainedEncoder, texts: list[str]) -> list[Packed]:

@@ -7,19 +7,13 @@ from collections.abc import Sequence
 from router_service.apis.conversation import Json
 from router_service.checker.toolbox import ExpectedCall
 from switchcraft_training.records import Example, Expected, Judged
-from tests.training.runs import answer_line
+from tests.training.runs import STRING, answer_line, function_tool
 
 NEW = "newcomer"
 ELDER = "elder"
 QUERIES = 60
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "forecast",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
+TOOL = function_tool("forecast", {"city": STRING})
 
 
 def judged(number: int) -> Judged:
