@@ -12,15 +12,12 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 import h11
 
 from router_service.core.errors import UpstreamError
-from router_service.settings import Timeouts
-from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
-from router_service.upstream.connection import Connection, HttpResponse
+from router_service.upstream.connection import Connection
 from tests.attacks import CHUNK_SIZES, LENGTHS, WAITS
 from tests.fuzz.changes import change_lines
 from tests.fuzz.target import (
@@ -30,10 +27,6 @@ from tests.fuzz.target import (
     splits,
     virtual_loop,
 )
-
-MAX_PART_BYTES = 1024 * 1024
-"""Longest part of a body that is read at once, after decompression."""
-
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -157,47 +150,6 @@ def _check_answer(outcome: Outcome) -> None:
     lengths = {value.lstrip(b"0") or b"0" for value in stated}
     if lengths and not outcome.error and outcome.status not in {204, 304}:
         assert lengths == {b"%d" % len(outcome.body)}, f"{lengths} for {len(outcome.body)} bytes"
-    virtual_loop().finish(_check_reading(outcome, outcome.status))
-
-
-class Replayed(HttpResponse):
-    """An answer that has been read."""
-
-    def __init__(self, status: int, headers: RawHeaders, parts: Sequence[bytes]) -> None:
-        self.status = status
-        self.headers = headers
-        self._parts = list(parts)
-
-    async def read(self) -> bytes:
-        """Return the next part."""
-        return self._parts.pop(0) if self._parts else b""
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-
-async def _check_reading(outcome: Outcome, status: int) -> None:
-    """Check the gateway's reading of an answer's headers and body."""
-    guard = TimeoutGuard("m", Timeouts(), 1e6)
-    parts = [outcome.body] if outcome.body else []
-    size_bytes, body = 0, b""
-    try:
-        answer = UpstreamAnswer("m", Replayed(status, outcome.headers, parts), guard)
-        after_s = answer.retry_after_s
-        assert after_s is None or (isfinite(after_s) and after_s >= 0), f"retry after {after_s} s"
-        assert all(name for name, _ in answer.headers), "a header without a name"
-        assert answer.declared_bytes >= 0, f"a length of {answer.declared_bytes}"
-        async for chunk in answer.chunks():
-            assert 0 < len(chunk) <= MAX_PART_BYTES, f"a part of {len(chunk)} bytes"
-            size_bytes += len(chunk)
-            body = chunk if size_bytes == len(chunk) else b""
-    except UpstreamError:
-        return
-    finally:
-        guard.close()
-    codings = {b"content-encoding", b"transfer-encoding"} & dict(outcome.headers).keys()
-    if not codings:
-        assert body == outcome.body, f"{outcome.body!r} was read as {body!r}"
 
 
 def _compare_with_h11(sent: bytes, ours: Outcome) -> None:

@@ -6,26 +6,27 @@ The files in `litellm/` have the shape of those in LiteLLM's documentation.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from router_service.check import Status, check
 from router_service.router import Router
 from router_service.settings import Settings, read_settings
 from tests.bodies import ASK, BODY
 from tests.documentation.documents import ROOT, Document
+from tests.drills.processes import install_programs
 from tests.moving.gateways import moved_gateway
-from tests.serving import Sandbox
+from tests.serving import Sandbox, served
 
 FILES = sorted(Path(__file__).with_name("litellm").glob("*.yaml"))
 PAGE = Document(ROOT / "docs" / "migrate-from-litellm.md")
@@ -123,32 +124,23 @@ KEYS = [
 """Rows of LiteLLM's `GET /key/list?return_full_object=true`."""
 
 
-class LiteLLM(BaseHTTPRequestHandler):
-    """The part of a LiteLLM proxy's API that lists keys and teams; one key on each page."""
-
-    def do_GET(self) -> None:
-        """Answer a request that has the master key."""
-        page = int((re.findall(r"&page=(\d+)", self.path) or ["1"])[0])
-        listed: object = TEAMS
-        if self.path.startswith("/key/list?return_full_object=true"):
-            listed = {"keys": KEYS[page - 1 : page], "total_pages": len(KEYS)}
-        is_allowed = self.headers["authorization"] == f"Bearer {MASTER_KEY}"
-        self.send_response(200 if is_allowed else 401)
-        self.end_headers()
-        self.wfile.write(json.dumps(listed if is_allowed else {}).encode())
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Log nothing."""
+async def list_accounts(request: Request) -> JSONResponse:
+    """Answer as the part of a LiteLLM proxy that lists keys and teams; one key on each page."""
+    if request.headers["authorization"] != f"Bearer {MASTER_KEY}":
+        return JSONResponse({}, 401)
+    if request.url.path == "/team/list":
+        return JSONResponse(TEAMS)
+    assert request.query_params["return_full_object"] == "true"
+    page = int(request.query_params.get("page", 1))
+    return JSONResponse({"keys": KEYS[page - 1 : page], "total_pages": len(KEYS)})
 
 
 @pytest.fixture
 def litellm_url() -> Iterator[str]:
     """Yield the address of a LiteLLM proxy."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), LiteLLM)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    paths = ("/key/list", "/team/list")
+    with served(Starlette(routes=[Route(path, list_accounts) for path in paths])) as url:
+        yield url
 
 
 @pytest.mark.timeout(180)
@@ -172,14 +164,11 @@ general_settings: {{master_key: {MASTER_KEY}}}
 database: {{url: "sqlite:///{tmp_path}/keys.db"}}
 """)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for name, command in (("switchcraft", "-m router_service.cli"), ("python", "")):
-        program = tmp_path / name
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n')
-        program.chmod(0o755)
+    programs = install_programs(tmp_path)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=tmp_path,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,

@@ -10,17 +10,13 @@ import os
 import re
 import runpy
 import shlex
-import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from router_service import cli
-from tests.drills.processes import free_port
-from tests.serving import Sandbox, wait_for
+from tests.drills.processes import free_port, serving
+from tests.serving import Sandbox
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -40,31 +36,6 @@ def command(text: str, beginning: str) -> str:
     """Return the first line of the shell blocks that begins so, without its comment."""
     lines = (line for block in blocks(text, "sh") for line in block.splitlines())
     return next(line for line in lines if line.startswith(beginning)).partition("  #")[0].strip()
-
-
-@contextmanager
-def serving(make: str, folder: Path) -> Iterator[str]:
-    """Run `make serve`, and yield the gateway's host and port once it says that it serves."""
-    log = folder / "gateway.log"
-    address = f"127.0.0.1:{free_port()}"
-    # The environment is installed; other commands of the tests use it at the same time.
-    arguments = ["make", "--old-file", ".venv/.serve", *shlex.split(make)[1:]]
-    environment = {**os.environ, **KEYS, "XDG_STATE_HOME": str(folder)}
-    with (
-        log.open("wb") as file,
-        subprocess.Popen(
-            [*arguments, f"PORT={address.partition(':')[2]}"],
-            cwd=ROOT,
-            stderr=file,
-            env=environment,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            wait_for(lambda: f"serving at http://{address}/v1" in log.read_text(), log.read_text())
-            yield address
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +100,13 @@ def test_goal_is_reached_with_the_listed_models(
 ) -> None:
     """README's programs run, and the goal becomes the rule that `switchcraft policies` shows."""
     make = command(README, "make serve CONFIG=").replace(own_config.name, str(own_config))
-    with serving(make, folder) as address:
-        run_program(address, folder, *blocks(README, "python"))
+    port = free_port()
+    # The environment is installed; other commands of the tests use it at the same time.
+    words = ["make", "--old-file", ".venv/.serve", *shlex.split(make)[1:], f"PORT={port}"]
+    environment = {**os.environ, **KEYS, "XDG_STATE_HOME": str(folder)}
+    url, log = f"http://127.0.0.1:{port}", folder / "gateway.log"
+    with serving(words, url, log, environment=environment):
+        run_program(f"127.0.0.1:{port}", folder, *blocks(README, "python"))
     *_, chosen = capsys.readouterr().out.splitlines()
     model, policy = chosen.split(maxsplit=1)
     assert model in {"claude-haiku", "flash-lite", "grok"}
