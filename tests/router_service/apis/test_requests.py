@@ -175,49 +175,7 @@ def test_developer_messages_become_system_texts_and_reminders_for_claude() -> No
     assert "system" not in alone
 
 
-PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
 PLAIN = {"type": "text", "media_type": "text/plain", "data": "hi"}
-MARKDOWN = {"filename": "a.md", "file_data": "data:text/markdown;base64,aGk="}
-AT_ADDRESS = {"type": "url", "url": "https://a/b"}
-
-
-@pytest.mark.parametrize(
-    ("source", "block", "target", "expected"),
-    [
-        (CHAT, PNG, CLAUDE, {"type": "image", "source": IMAGE}),
-        (
-            CHAT,
-            {"type": "file", "file": {"filename": "a.pdf", "file_data": "JVBERi0="}},
-            CLAUDE,
-            {"type": "document", "title": "a.pdf", "source": PDF},
-        ),
-        (
-            RESPONSES,
-            {"type": "input_file", **MARKDOWN},
-            CLAUDE,
-            {"type": "document", "title": "a.md", "source": PLAIN},
-        ),
-        (
-            MESSAGES,
-            {"type": "image", "source": AT_ADDRESS},
-            OPENAI,
-            {"type": "image_url", "image_url": {"url": "https://a/b"}},
-        ),
-        (
-            MESSAGES,
-            {"type": "document", "source": AT_ADDRESS},
-            RESPONDING,
-            {"type": "input_file", "file_url": "https://a/b"},
-        ),
-    ],
-)
-def test_files_are_translated(source: Api, block: Json, target: Target, expected: Json) -> None:
-    """Images and documents keep their data or their address."""
-    make = {CHAT: chat, RESPONSES: responses, MESSAGES: messages}[source]
-    body = translated(make(said("user", block)), source, target)
-    written = body["input" if target.api is RESPONSES else "messages"][0]["content"]
-    assert written == [expected]
 
 
 NAMED = {"type": "function", "function": {"name": "f"}}

@@ -13,8 +13,15 @@ from typing import Any
 import httpx
 
 from router_service.policies.costs import Price
+from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import Deployment, Model, RouterSettings, Settings
+from router_service.settings import (
+    Deployment,
+    Model,
+    RouterSettings,
+    Settings,
+    UpstreamSettings,
+)
 from tests.apis import APIS, CHAT, Api
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.gateways import NO_RETRIES, record_of
@@ -125,9 +132,10 @@ class Script:
 
     Three models have the names of the APIs that they speak at the place `first`. `chat+` and so on
     have another deployment at `second`, which speaks Chat Completions, and `chat?` and so on never
-    send reasons. The arms `small`, `medium` and `large` are places of their own. `twice` has two
-    deployments, and the fallback `large`. `priced` and `timed` cost money for tokens and for time;
-    the prices of models that are no arms are unknown. All else is passed through to `passed`.
+    send reasons. The arms `small`, `medium` and `large` are places of their own, which speak all
+    three; `medium` is the fallback of `small`. `twice` has two deployments, and the fallback
+    `large`. `priced` and `timed` cost money for tokens and for time; the prices of models that are
+    no arms are unknown. All else is passed through to `passed`.
     """
 
     http: httpx.Client
@@ -173,28 +181,36 @@ def _models(url: str) -> Iterator[Model]:
         unmarked = place.model_copy(update={"sends_finish_reason": False})
         yield Model(name=f"{api.name}?", deployments=(unmarked,))
     for arm in (*PROBABILITIES, "passed"):
-        yield Model(
-            name=arm, deployments=(Deployment(upstream_model=arm, base_url=f"{url}/{arm}/v1"),)
-        )
+        place = Deployment(upstream_model=arm, base_url=f"{url}/{arm}/v1", apis=tuple(APIS))
+        fallbacks = ("medium",) if arm == "small" else ()
+        yield Model(name=arm, deployments=(place,), fallbacks=fallbacks)
     place = Deployment(upstream_model="m", base_url=f"{url}/first/v1")
     yield Model(name="twice", deployments=(place, spare), fallbacks=("large",))
     yield Model(name="priced", deployments=(place,), price=PRICE)
     yield Model(name="timed", deployments=(place,), price=Price(usd_per_hour=3600))
 
 
+RETRYING = ONE_TRY.model_copy(
+    update={"retries": NO_RETRIES.retries.model_copy(update={"max_retries": 2, "backoff_s": 0.001})}
+)
+"""Each model is tried three times, and breakers never open."""
+
+
 @contextmanager
-def scripted_gateway() -> Iterator[Script]:
-    """Serve the gateway, which tries each model three times, and whose breakers never open."""
+def scripted_gateway(
+    router: Router | None = None, upstreams: UpstreamSettings = RETRYING, **section: object
+) -> Iterator[Script]:
+    """Serve the gateway; `section` has further settings of `router`."""
     upstream = Upstream()
-    retries = NO_RETRIES.retries.model_copy(update={"max_retries": 2, "backoff_s": 0.001})
+    common = {"unknown_prices": "allow", "pass_through": "passed"}
     with upstream.serve():
         settings = Settings(
             models=tuple(_models(upstream.url)),
-            upstreams=ONE_TRY.model_copy(update={"retries": retries}),
-            router=RouterSettings(unknown_prices="allow", pass_through="passed"),
+            upstreams=upstreams,
+            router=RouterSettings.model_validate(common | section),
         )
         with (
-            served(create_app(settings, FakeRouter())) as url,
+            served(create_app(settings, router or FakeRouter())) as url,
             httpx.Client(base_url=url, timeout=WAIT_S) as http,
         ):
             yield Script(http, upstream)

@@ -1,11 +1,15 @@
-"""Invalid ports and addresses stop the start, in the file, the environment and options."""
+"""Ports that are invalid or taken stop the start, and the error says where they were set."""
 
 from __future__ import annotations
+
+import socket
+from pathlib import Path
 
 import pytest
 
 from router_service.cli import main
 from router_service.core.errors import ConfigError
+from router_service.serving.server import open_listeners
 from router_service.settings import read_settings
 
 
@@ -39,3 +43,27 @@ def test_invalid_port_option_is_a_usage_error(
         "switchcraft: Invalid value for --port: the port must be a whole number"
         in capsys.readouterr().err
     )
+
+
+def test_taken_port_names_the_option_the_variable_or_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names where the port was set, and says what to do."""
+    file = tmp_path / "gateway.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        file.write_text(
+            "model_list: [{model_name: m, litellm_params: {model: m, api_base: 'http://h'}}]\n"
+            f"server:\n  port: {taken}\n"
+        )
+        problem = f"cannot listen on 127.0.0.1:{taken}: Address already in use; stop the program"
+        by_line, by_option = read_settings(file), read_settings(port=taken)
+        monkeypatch.setenv("SWITCHCRAFT_PORT", str(taken))
+        for settings, where in (
+            (by_line, f"{file}:3: server.port"),
+            (by_option, "the command line: --port"),
+            (read_settings(), "the environment: SWITCHCRAFT_PORT"),
+        ):
+            with pytest.raises(ConfigError) as caught, open_listeners(settings):
+                pass
+            assert str(caught.value).startswith(f"{where}: {problem}")
