@@ -23,6 +23,8 @@ from tests.clock import Clock
 from tests.records import make_record
 from tests.stores import LIMITS, RemoteStore
 
+pytestmark = pytest.mark.anyio
+
 
 def answered(prompt_tokens: int | None = 100, completion_tokens: int | None = 50) -> Record:
     """Return the record of a request whose answer has so many tokens."""
@@ -166,25 +168,21 @@ def test_limits_hold_in_the_process_while_the_store_is_away(
     assert "reachable again" in caplog.messages[1]
 
 
-def test_slots_that_end_while_the_store_is_away_are_freed_when_it_is_back() -> None:
+async def test_slots_that_end_while_the_store_is_away_are_freed_when_it_is_back() -> None:
     """The store learns of them with the next request, so that no slot stays held."""
     clock = Clock()
     store = RemoteStore(clock)
     slot = LimitDemand("key:ci:parallel", 4, None)
-
-    async def run() -> None:
-        limits = SharedLimits(store, lambda _: None, clock)
-        for holder in "ab":
-            await limits.take(holder, [slot])
-        store.is_away = True
-        limits.settle("a", [Correction(slot.name, None, "a")])
-        await limits.take("c", [slot])
-        limits.settle("b", [Correction(slot.name, None, "b")])
-        await asyncio.sleep(0)  # nothing can be sent
-        store.is_away = False
-        clock.now_s += 20
-        await limits.take("d", [slot])
-        await limits.aclose()
-        assert list(await store.take("e", [slot])) == [1], "only d holds a slot"
-
-    asyncio.run(run())
+    limits = SharedLimits(store, lambda _: None, clock)
+    for holder in "ab":
+        await limits.take(holder, [slot])
+    store.is_away = True
+    limits.settle("a", [Correction(slot.name, None, "a")])
+    await limits.take("c", [slot])
+    limits.settle("b", [Correction(slot.name, None, "b")])
+    await asyncio.sleep(0)  # nothing can be sent
+    store.is_away = False
+    clock.now_s += 20
+    await limits.take("d", [slot])
+    await limits.aclose()
+    assert list(await store.take("e", [slot])) == [1], "only d holds a slot"

@@ -9,6 +9,8 @@ import pytest
 
 from router_service.core.sharing import FAIR_SHARE, FairSemaphore
 
+pytestmark = pytest.mark.anyio
+
 
 async def settle() -> None:
     """Let every task that can go on do so."""
@@ -26,31 +28,27 @@ def test_a_busy_caller_leaves_permits_to_others(count: int) -> None:
     assert permits.try_acquire("other")
 
 
-def test_a_free_permit_goes_to_the_caller_with_fewest() -> None:
+async def test_a_free_permit_goes_to_the_caller_with_fewest() -> None:
     """However many of a busy caller's wait, another caller's wait ends first."""
+    permits, served = FairSemaphore(2, leaves_room=True), list[str]()
 
-    async def test() -> None:
-        permits, served = FairSemaphore(2, leaves_room=True), list[str]()
+    async def acquire(caller: str) -> None:
+        await permits.acquire(caller)
+        served.append(caller)
 
-        async def acquire(caller: str) -> None:
-            await permits.acquire(caller)
-            served.append(caller)
-
-        names = ["busy", "busy", "busy", "busy", "other", "third"]
-        tasks = [asyncio.create_task(acquire(name)) for name in names]
+    names = ["busy", "busy", "busy", "busy", "other", "third"]
+    tasks = [asyncio.create_task(acquire(name)) for name in names]
+    await settle()
+    assert served == ["busy", "busy"]
+    for _ in range(4):
+        permits.release(served[-1])
         await settle()
-        assert served == ["busy", "busy"]
-        for _ in range(4):
-            permits.release(served[-1])
-            await settle()
-        assert served[2:] == ["other", "third", "busy", "busy"]
-        await asyncio.gather(*tasks)
-
-    asyncio.run(test())
+    assert served[2:] == ["other", "third", "busy", "busy"]
+    await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_permit_is_lost_by_cancelled_waits(seed: int) -> None:
+async def test_no_permit_is_lost_by_cancelled_waits(seed: int) -> None:
     """After any order of taking, cancelling, refusing and giving back, all permits are free."""
     chance = random.Random(seed)
 
@@ -62,18 +60,15 @@ def test_no_permit_is_lost_by_cancelled_waits(seed: int) -> None:
         finally:
             permits.release(caller)
 
-    async def test() -> None:
-        permits = FairSemaphore(3, leaves_room=chance.random() < 0.5)
-        tasks = list[asyncio.Task[None]]()
-        for _ in range(200):
-            tasks.append(asyncio.create_task(use(permits, chance.choice("abc"))))
-            if chance.random() < 0.3:
-                chance.choice(tasks).cancel()
-            if chance.random() < 0.1 and permits.waiting:
-                permits.refuse_last(permits.longest_queue(), RuntimeError("refused"))
-            if chance.random() < 0.5:
-                await asyncio.sleep(0)
-        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
-        assert (permits.free, permits.waiting, dict(permits.held)) == (3, 0, {})
-
-    asyncio.run(test())
+    permits = FairSemaphore(3, leaves_room=chance.random() < 0.5)
+    tasks = list[asyncio.Task[None]]()
+    for _ in range(200):
+        tasks.append(asyncio.create_task(use(permits, chance.choice("abc"))))
+        if chance.random() < 0.3:
+            chance.choice(tasks).cancel()
+        if chance.random() < 0.1 and permits.waiting:
+            permits.refuse_last(permits.longest_queue(), RuntimeError("refused"))
+        if chance.random() < 0.5:
+            await asyncio.sleep(0)
+    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    assert (permits.free, permits.waiting, dict(permits.held)) == (3, 0, {})

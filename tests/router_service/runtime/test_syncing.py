@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,8 @@ from router_service.store.store import CoolDown
 from router_service.telemetry.metrics import Metrics
 from tests.clock import Clock
 from tests.stores import RemoteStore
+
+pytestmark = pytest.mark.anyio
 
 RELEASE = Release(name="two", path="two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z")
 PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEASE))
@@ -83,75 +84,59 @@ class Gateway:
             del self.cool_downs[name]
 
 
-def run(check: Callable[[Gateway], Awaitable[None]], directory: Path | None = None) -> None:
-    """Run a check with a gateway."""
-
-    async def running() -> None:
-        await check(Gateway(directory))
-
-    asyncio.run(running())
-
-
-def test_cool_down_is_adopted_once_and_ends_with_entry() -> None:
+async def test_cool_down_is_adopted_once_and_ends_with_entry() -> None:
     """An unchanged entry is not adopted again, a later end is, and a deleted entry ends it."""
-
-    async def check(gateway: Gateway) -> None:
-        await gateway.state.cool_down("a", 10_000_000)
-        await gateway.state.cool_down("unknown", 10)
-        await gateway.syncer.sync()
-        assert gateway.cool_downs == {"a": 10_000_000}
-        assert gateway.state.known == {"a", "long"}, "nothing else is asked for"
-        gateway.cool_downs["a"] = 0.0
-        gateway.clock.now_s += 60
-        await gateway.syncer.sync()
-        assert gateway.cool_downs == {"a": 0.0}
-        await gateway.state.cool_down("a", 20_000_000)
-        await gateway.syncer.sync()
-        assert gateway.cool_downs == {"a": 20_000_000}
-        gateway.state.forget()
-        await gateway.syncer.sync()
-        assert gateway.cool_downs == {}
-
-    run(check)
+    gateway = Gateway()
+    await gateway.state.cool_down("a", 10_000_000)
+    await gateway.state.cool_down("unknown", 10)
+    await gateway.syncer.sync()
+    assert gateway.cool_downs == {"a": 10_000_000}
+    assert gateway.state.known == {"a", "long"}, "nothing else is asked for"
+    gateway.cool_downs["a"] = 0.0
+    gateway.clock.now_s += 60
+    await gateway.syncer.sync()
+    assert gateway.cool_downs == {"a": 0.0}
+    await gateway.state.cool_down("a", 20_000_000)
+    await gateway.syncer.sync()
+    assert gateway.cool_downs == {"a": 20_000_000}
+    gateway.state.forget()
+    await gateway.syncer.sync()
+    assert gateway.cool_downs == {}
 
 
-def test_only_the_canarys_rejection_is_read(tmp_path: Path) -> None:
+async def test_only_the_canarys_rejection_is_read(tmp_path: Path) -> None:
     """It is read before the pointer is followed; if the read fails, the pointer is ignored."""
-
-    async def check(gateway: Gateway) -> None:
-        pointer = PUBLICATION.to_json()
-        (tmp_path / POINTER_FILE).write_bytes(pointer)
-        await gateway.state.reject("another", "why")
-        await gateway.syncer.sync()
-        assert gateway.last() == (pointer, frozenset())
-        await gateway.state.reject(RELEASE.key, "why")
-        await gateway.syncer.sync()
-        assert gateway.last() == (pointer, frozenset({RELEASE.key}))
-        gateway.state.loses_rejections = True
-        await gateway.syncer.sync()
-        assert gateway.last() == (None, frozenset({RELEASE.key}))
-        assert gateway.up == 0
-        (tmp_path / POINTER_FILE).write_bytes(b"\xff")  # the follower reports that it is unreadable
-        gateway.clock.now_s += FIRST_PAUSE_S
-        await gateway.syncer.sync()
-        assert gateway.last()[0] == b"\xff"
-
-    run(check, tmp_path)
+    gateway = Gateway(tmp_path)
+    pointer = PUBLICATION.to_json()
+    (tmp_path / POINTER_FILE).write_bytes(pointer)
+    await gateway.state.reject("another", "why")
+    await gateway.syncer.sync()
+    assert gateway.last() == (pointer, frozenset())
+    await gateway.state.reject(RELEASE.key, "why")
+    await gateway.syncer.sync()
+    assert gateway.last() == (pointer, frozenset({RELEASE.key}))
+    gateway.state.loses_rejections = True
+    await gateway.syncer.sync()
+    assert gateway.last() == (None, frozenset({RELEASE.key}))
+    assert gateway.up == 0
+    (tmp_path / POINTER_FILE).write_bytes(b"\xff")  # the follower reports that it is unreadable
+    gateway.clock.now_s += FIRST_PAUSE_S
+    await gateway.syncer.sync()
+    assert gateway.last()[0] == b"\xff"
 
 
-def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_hanging_volume_delays_one_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A read that hangs delays one synchronization, is logged once, and continues in its thread."""
     pipe = tmp_path / POINTER_FILE
     os.mkfifo(pipe)  # opening it waits for a writer
-
-    async def check(gateway: Gateway) -> None:
-        for _ in range(2):
-            await gateway.syncer.sync()
-        assert gateway.followed == [(None, frozenset())] * 2
-        with pipe.open("wb") as writer:
-            writer.write(b"late")
-
-    run(check, tmp_path)
+    gateway = Gateway(tmp_path)
+    for _ in range(2):
+        await gateway.syncer.sync()
+    assert gateway.followed == [(None, frozenset())] * 2
+    with pipe.open("wb") as writer:
+        writer.write(b"late")
     problem = f"{tmp_path} did not answer within {READ_TIMEOUT_S:g} s"
     # Exporters that earlier tests have started may log in their own threads.
     own = [entry.message for entry in caplog.records if entry.name.startswith("switchcraft")]

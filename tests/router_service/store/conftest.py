@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
 import redis
@@ -15,9 +14,8 @@ from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY
 from router_service.store.store import Store, StoreLimits
 from tests.stores import LIMITS
 
-Check = Callable[[Store, Store], Awaitable[None]]
-Run = Callable[..., None]
-"""Runs a check with the stores of two replicas, and optionally with other limits."""
+Replicas = Callable[..., AbstractAsyncContextManager[tuple[Store, Store]]]
+"""Gives the stores of two replicas, optionally with other limits."""
 
 
 @pytest.fixture
@@ -30,25 +28,23 @@ def server(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture(params=["memory", "workers", "redis"])
-def replicas(request: pytest.FixtureRequest) -> Run:
-    """Return a function that runs a check with two replicas of each kind of store."""
+def replicas(request: pytest.FixtureRequest) -> Replicas:
+    """Return a function that opens the stores of two replicas, for each kind of store."""
     url = "memory:"
     if request.param == "redis":
         request.getfixturevalue("server")
         url = request.getfixturevalue("redis_url")
 
-    def run(check: Check, limits: StoreLimits = LIMITS) -> None:
-        async def running() -> None:
-            async with AsyncExitStack() as stack:
-                place = url
-                if request.param == "workers":
-                    place = f"workers:{await stack.enter_async_context(serve_workers(limits))}"
-                one = open_store(place, limits)
-                other = open_store(place, limits) if one.is_shared else one
-                stack.push_async_callback(one.aclose)
-                stack.push_async_callback(other.aclose)
-                await check(one, other)
+    @asynccontextmanager
+    async def opened(limits: StoreLimits = LIMITS) -> AsyncIterator[tuple[Store, Store]]:
+        async with AsyncExitStack() as stack:
+            place = url
+            if request.param == "workers":
+                place = f"workers:{await stack.enter_async_context(serve_workers(limits))}"
+            one = open_store(place, limits)
+            other = open_store(place, limits) if one.is_shared else one
+            stack.push_async_callback(one.aclose)
+            stack.push_async_callback(other.aclose)
+            yield one, other
 
-        asyncio.run(running())
-
-    return run
+    return opened

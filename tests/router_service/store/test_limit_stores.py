@@ -16,9 +16,11 @@ from router_service.store.opening import open_store
 from router_service.store.parent_process import serve_workers
 from router_service.store.store import MINUTE_US, SLOT_TTL_S, Correction, LimitDemand, Store, fits
 from tests.clock import Clock
-from tests.router_service.store.conftest import Run
+from tests.router_service.store.conftest import Replicas
 from tests.serving import wait_for_async
 from tests.stores import LIMITS
+
+pytestmark = pytest.mark.anyio
 
 
 def rate(name: str, amount: int, limit: int) -> LimitDemand:
@@ -76,10 +78,9 @@ def test_no_window_exceeds_the_limit_and_the_burst(
             assert total - larger <= limit + refilled + rounding
 
 
-def test_a_request_takes_all_or_nothing(replicas: Run) -> None:
+async def test_a_request_takes_all_or_nothing(replicas: Replicas) -> None:
     """If one limit does not fit, the others stay as they were, and so do the slots."""
-
-    async def run(one: Store, other: Store) -> None:
+    async with replicas() as (one, other):
         mine, ours, slots = (f"{name}{id(one)}" for name in ("mine", "ours", "slots"))
         assert await takes(one, "a", rate(mine, 1, 100), rate(ours, 60, 60), slot(slots, 1))
         assert not await takes(other, "b", rate(mine, 1, 100), rate(ours, 1, 60))
@@ -90,13 +91,10 @@ def test_a_request_takes_all_or_nothing(replicas: Run) -> None:
         assert used <= MINUTE_US // 100, "two refused requests took nothing"
         assert in_use == 1
 
-    replicas(run)
 
-
-def test_concurrent_requests_of_replicas_never_exceed_a_limit(replicas: Run) -> None:
+async def test_concurrent_requests_of_replicas_never_exceed_a_limit(replicas: Replicas) -> None:
     """Of many requests at the same time, exactly as many are admitted as the limits allow."""
-
-    async def run(one: Store, other: Store) -> None:
+    async with replicas() as (one, other):
         name, slots = f"rate{id(one)}", f"parallel{id(one)}"
         both = (one, other) * 20
         taken = await asyncio.gather(
@@ -108,13 +106,10 @@ def test_concurrent_requests_of_replicas_never_exceed_a_limit(replicas: Run) -> 
         )
         assert sum(taken) == 5
 
-    replicas(run)
 
-
-def test_what_is_given_back_can_be_taken_again(replicas: Run) -> None:
+async def test_what_is_given_back_can_be_taken_again(replicas: Replicas) -> None:
     """A settlement frees slots and corrects rates in both directions; unknown ones are ignored."""
-
-    async def run(one: Store, other: Store) -> None:
+    async with replicas() as (one, other):
         name, slots = f"tokens{id(one)}", f"slots{id(one)}"
         minute = rate(name, 1000, 1000)
         assert await takes(one, "a", minute, slot(slots, 1))
@@ -129,51 +124,41 @@ def test_what_is_given_back_can_be_taken_again(replicas: Run) -> None:
         await one.settle([Correction(name, -(10**12), "c")])
         assert await takes(one, "f", minute), "more than everything cannot be given back"
 
-    replicas(run)
 
-
-def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
+async def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
     """The parent frees the slots of a closed connection; Redis those that nobody has freed."""
+    async with serve_workers(LIMITS) as directory:
+        killed, other = (open_store(f"workers:{directory}", LIMITS) for _ in range(2))
+        assert await takes(killed, "a", slot("parallel", 1))
+        assert not await takes(other, "b", slot("parallel", 1))
+        await killed.aclose()
 
-    async def run() -> None:
-        async with serve_workers(LIMITS) as directory:
-            killed, other = (open_store(f"workers:{directory}", LIMITS) for _ in range(2))
-            assert await takes(killed, "a", slot("parallel", 1))
-            assert not await takes(other, "b", slot("parallel", 1))
-            await killed.aclose()
+        async def is_free() -> bool:
+            return await takes(other, "b", slot("parallel", 1))
 
-            async def is_free() -> bool:
-                return await takes(other, "b", slot("parallel", 1))
-
-            await wait_for_async(is_free, "the slot of the closed connection is free")
-            await other.aclose()
-        store = open_store(redis_url, LIMITS)
-        name = f"expiring{time.monotonic_ns()}"
-        began_s = time.time()
-        assert await takes(store, "a", slot(name, 1))
-        with redis.Redis.from_url(redis_url) as server:
-            key = f"switchcraft:limit:{name}"
-            assert 0 < server.pttl(key) <= SLOT_TTL_S * 1000
-            expires_s = server.zscore(key, "a") / 1e6  # pyrefly: ignore[unsupported-operation]
-            # Redis and this process have the same clock.
-            assert began_s - 1 < expires_s - SLOT_TTL_S < time.time() + 1
-            server.zadd(key, {"a": began_s * 1e6})  # as if its process had been killed
-        assert await takes(store, "b", slot(name, 1))
-        await store.aclose()
-
-    asyncio.run(run())
+        await wait_for_async(is_free, "the slot of the closed connection is free")
+        await other.aclose()
+    store = open_store(redis_url, LIMITS)
+    name = f"expiring{time.monotonic_ns()}"
+    began_s = time.time()
+    assert await takes(store, "a", slot(name, 1))
+    with redis.Redis.from_url(redis_url) as server:
+        key = f"switchcraft:limit:{name}"
+        assert 0 < server.pttl(key) <= SLOT_TTL_S * 1000
+        expires_s = server.zscore(key, "a") / 1e6  # pyrefly: ignore[unsupported-operation]
+        # Redis and this process have the same clock.
+        assert began_s - 1 < expires_s - SLOT_TTL_S < time.time() + 1
+        server.zadd(key, {"a": began_s * 1e6})  # as if its process had been killed
+    assert await takes(store, "b", slot(name, 1))
+    await store.aclose()
 
 
-def test_operations_fail_without_the_store() -> None:
+async def test_operations_fail_without_the_store() -> None:
     """Each operation raises StoreError if the parent or Redis is away."""
-
-    async def run() -> None:
-        for place in ("workers:/nonexistent", "redis://127.0.0.1:1/0"):
-            store = open_store(place, LIMITS)
-            with pytest.raises(StoreError):
-                await store.take("a", [slot("s", 1)])
-            with pytest.raises(StoreError):
-                await store.settle([Correction("s", None, "a")])
-            await store.aclose()
-
-    asyncio.run(run())
+    for place in ("workers:/nonexistent", "redis://127.0.0.1:1/0"):
+        store = open_store(place, LIMITS)
+        with pytest.raises(StoreError):
+            await store.take("a", [slot("s", 1)])
+        with pytest.raises(StoreError):
+            await store.settle([Correction("s", None, "a")])
+        await store.aclose()

@@ -9,16 +9,17 @@ import pytest
 from router_service.core.errors import ConfigError
 from router_service.store.opening import open_store
 from router_service.store.records import EvidenceMark, FeedbackMark, Records, UpstreamObject
-from router_service.store.store import Retention, Store, StoreLimits
-from tests.router_service.store.conftest import Run
+from router_service.store.store import Retention, StoreLimits
+from tests.router_service.store.conftest import Replicas
 from tests.serving import wait_for_async
 from tests.stores import LIMITS
 
+pytestmark = pytest.mark.anyio
 
-def test_records_are_shared(replicas: Run) -> None:
+
+async def test_records_are_shared(replicas: Replicas) -> None:
     """The other replica reads a record, of any size and with any id, and later a newer one."""
-
-    async def run(*stores: Store) -> None:
+    async with replicas() as stores:
         one, other = (Records(store, UpstreamObject, pytest.fail) for store in stores)
         stored = UpstreamObject(id="a", model="m", deployment_id="d", owner="team-a")
         for record in (stored, stored.model_copy(update={"model": "x" * 100_000})):
@@ -29,14 +30,12 @@ def test_records_are_shared(replicas: Run) -> None:
             "kinds are separate"
         )
 
-    replicas(run)
 
-
-def test_records_expire(replicas: Run) -> None:
+async def test_records_expire(replicas: Replicas) -> None:
     """A record is unknown after its kind's time; another kind has its own time."""
     limits = StoreLimits(Retention(1, 10), {EvidenceMark.kind: Retention(60, 10)})
 
-    async def run(*stores: Store) -> None:
+    async with replicas(limits) as stores:
         one, other = (Records(store, FeedbackMark, pytest.fail) for store in stores)
         kept = Records(stores[0], EvidenceMark, pytest.fail)
         await one.put(FeedbackMark(id="expires"))
@@ -50,18 +49,13 @@ def test_records_expire(replicas: Run) -> None:
         assert await one.add(FeedbackMark(id="expires"))
         assert await kept.get("expires") is not None
 
-    replicas(run, limits)
 
-
-def test_only_the_first_of_several_adds_succeeds(replicas: Run) -> None:
+async def test_only_the_first_of_several_adds_succeeds(replicas: Replicas) -> None:
     """If replicas add an id at the same time, only one of them learns that it is new."""
-
-    async def run(*stores: Store) -> None:
+    async with replicas(StoreLimits(Retention(60, 10))) as stores:
         marks = [Records(store, FeedbackMark, pytest.fail) for store in stores * 4]
         added = await asyncio.gather(*(each.add(FeedbackMark(id="added")) for each in marks))
         assert sorted(added) == [False] * 7 + [True]
-
-    replicas(run, StoreLimits(Retention(60, 10)))
 
 
 @pytest.mark.parametrize("url", ["http://:planted@h", "planted", "toy://planted", "redis://h:x"])

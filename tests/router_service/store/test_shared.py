@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import redis
 
 from router_service.core.errors import StoreError
 from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY, RedisStore
-from router_service.store.store import Store
-from tests.router_service.store.conftest import Run
+from tests.router_service.store.conftest import Replicas
 from tests.stores import LIMITS
 
+pytestmark = pytest.mark.anyio
 
-def test_cool_downs_are_shared(replicas: Run) -> None:
+
+async def test_cool_downs_are_shared(replicas: Replicas) -> None:
     """The other replica sees a cool-down with its remaining time. The longer one counts."""
-
-    async def check(one: Store, other: Store) -> None:
+    async with replicas() as (one, other):
         await one.cool_down("a", 60)
         await one.cool_down("b", 30)
         await other.cool_down("a", 5)
@@ -28,47 +26,34 @@ def test_cool_downs_are_shared(replicas: Run) -> None:
         assert again.keys() == {"a"}, "only what is asked for is read"
         assert again["a"].end_s == seen["a"].end_s
 
-    replicas(check)
 
-
-def test_rejections_are_shared(replicas: Run) -> None:
+async def test_rejections_are_shared(replicas: Replicas) -> None:
     """The other replica sees a rejection, with the reason."""
-
-    async def check(one: Store, other: Store) -> None:
+    async with replicas() as (one, other):
         await one.reject("release", "3 points more errors: é")
         assert await other.is_rejected("release")
         assert not await other.is_rejected("another")
 
-    replicas(check)
 
-
-def test_values_of_unknown_versions_do_no_harm(redis_url: str, server: redis.Redis) -> None:
+async def test_values_of_unknown_versions_do_no_harm(redis_url: str, server: redis.Redis) -> None:
     """Names that are no text and times that no replica writes are ignored."""
     server.zadd(COOL_DOWNS_KEY, {b"\xff": 1e12})
     server.zadd(COOL_DOWNS_KEY, {"a": float("inf"), "b": float("-inf")})
     server.hset(REJECTIONS_KEY, "x", b"\xff")
-
-    async def check() -> None:
-        state = RedisStore(redis_url, LIMITS)
-        assert await state.cool_downs(["a", "b", "\xff"]) == {}
-        assert await state.is_rejected("x")
-        await state.aclose()
-
-    asyncio.run(check())
+    state = RedisStore(redis_url, LIMITS)
+    assert await state.cool_downs(["a", "b", "\xff"]) == {}
+    assert await state.is_rejected("x")
+    await state.aclose()
 
 
-def test_errors_of_an_unreachable_redis_hide_the_password() -> None:
+async def test_errors_of_an_unreachable_redis_hide_the_password() -> None:
     """Every operation raises StoreError without the password."""
-
-    async def check() -> None:
-        state = RedisStore("redis://:planted-secret@127.0.0.1:9/0", LIMITS)
-        for operation in (
-            state.cool_downs([]), state.is_rejected("a"), state.cool_down("a", 1),
-            state.reject("a", "b"),
-        ):  # fmt: skip
-            with pytest.raises(StoreError) as caught:
-                await operation
-            assert "planted" not in f"{caught.value!s}{caught.value.__cause__!r}"
-        await state.aclose()
-
-    asyncio.run(check())
+    state = RedisStore("redis://:planted-secret@127.0.0.1:9/0", LIMITS)
+    for operation in (
+        state.cool_downs([]), state.is_rejected("a"), state.cool_down("a", 1),
+        state.reject("a", "b"),
+    ):  # fmt: skip
+        with pytest.raises(StoreError) as caught:
+            await operation
+        assert "planted" not in f"{caught.value!s}{caught.value.__cause__!r}"
+    await state.aclose()

@@ -221,7 +221,7 @@ async def test_stale_connections_are_not_reused(late: bytes) -> None:
             assert await whole(transport, await transport.send(outbound(url))) == b"{}"
 
 
-def test_waits_for_connections_and_writes_time_out() -> None:
+async def test_waits_for_connections_and_writes_time_out() -> None:
     """Timeouts apply if all connections are in use, or if the upstream stops reading a body."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,19 +229,16 @@ def test_waits_for_connections_and_writes_time_out() -> None:
         await asyncio.sleep(60)
         writer.close()
 
-    async def exchange() -> None:
-        times = Timeouts(pool_s=0.05, write_s=0.1)
-        async with upstream(play) as url, transport_of(url, 1) as transport:
-            first = asyncio.create_task(transport.send(outbound(url)))
-            await asyncio.sleep(0)
-            with pytest.raises(UpstreamError, match="has no free connection"):
-                await transport.send(outbound(url, timeouts=times))
-            first.cancel()
-            await asyncio.wait([first])
-            with pytest.raises(UpstreamError, match="did not read the request in time"):
-                await transport.send(outbound(url, body=b"x" * 50_000_000, timeouts=times))
-
-    asyncio.run(exchange())
+    times = Timeouts(pool_s=0.05, write_s=0.1)
+    async with upstream(play) as url, transport_of(url, 1) as transport:
+        first = asyncio.create_task(transport.send(outbound(url)))
+        await asyncio.sleep(0)
+        with pytest.raises(UpstreamError, match="has no free connection"):
+            await transport.send(outbound(url, timeouts=times))
+        first.cancel()
+        await asyncio.wait([first])
+        with pytest.raises(UpstreamError, match="did not read the request in time"):
+            await transport.send(outbound(url, body=b"x" * 50_000_000, timeouts=times))
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -269,20 +266,16 @@ async def behind_tls(authority: trustme.CA, name: str) -> AsyncIterator[httpx.UR
 
 
 @pytest.mark.parametrize(("name", "is_trusted"), [("localhost", False), ("other.example", True)])
-def test_certificate_must_be_trusted_and_match_the_host(name: str, is_trusted: bool) -> None:
+async def test_certificate_must_be_trusted_and_match_the_host(name: str, is_trusted: bool) -> None:
     """An untrusted certificate and one for another host are refused."""
     authority = trustme.CA()
-
-    async def exchange() -> None:
-        tls = httpx.create_ssl_context()
-        if is_trusted:
-            authority.configure_trust(tls)
-        async with behind_tls(authority, name) as url:
-            transport = Transport(url, tls, 1)
-            with pytest.raises(UpstreamError, match="certificate verify failed"):
-                await transport.send(outbound(url))
-
-    asyncio.run(exchange())
+    tls = httpx.create_ssl_context()
+    if is_trusted:
+        authority.configure_trust(tls)
+    async with behind_tls(authority, name) as url:
+        transport = Transport(url, tls, 1)
+        with pytest.raises(UpstreamError, match="certificate verify failed"):
+            await transport.send(outbound(url))
 
 
 def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
