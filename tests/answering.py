@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from router_service.serving.app import create_app
-from router_service.settings import Settings, UpstreamSettings
+from router_service.settings import Model, Settings, UpstreamSettings
 from tests import apis
 from tests.apis import APIS, Api
 from tests.fakes import PROBABILITIES, FakeRouter
-from tests.gateways import NO_RETRIES
+from tests.gateways import NO_RETRIES, with_models
 from tests.serving import ONE_TRY, served
 
 MODELS = {apis.CHAT: "small", apis.RESPONSES: "medium", apis.MESSAGES: "large"}
@@ -90,18 +90,12 @@ def settings_of(
 ) -> Settings:
     """Return settings whose models each speak only one API."""
     settings = Settings.sandbox(base_url, list(PROBABILITIES), upstreams=upstreams)
-    models = tuple(
-        model.model_copy(
-            update={
-                "deployments": tuple(
-                    deployment.model_copy(update={"apis": (apis[model.name],)})
-                    for deployment in model.deployments
-                )
-            }
-        )
-        for model in settings.models
-    )
-    return settings.model_copy(update={"models": models})
+
+    def speaks(model: Model) -> Mapping[str, object]:
+        (own,) = model.deployments
+        return {"deployments": (own.model_copy(update={"apis": (apis[model.name],)}),)}
+
+    return with_models(settings, speaks)
 
 
 @contextmanager

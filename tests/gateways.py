@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import (
     BreakerSettings,
+    Model,
     RetrySettings,
     RouterSettings,
     Settings,
@@ -41,6 +42,12 @@ def sandbox_settings(
     return settings.model_copy(update={"router": RouterSettings.model_validate(router)})
 
 
+def with_models(settings: Settings, changes: Callable[[Model], Mapping[str, object]]) -> Settings:
+    """Return settings in which each model has the fields that `changes` returns for it."""
+    models = tuple(model.model_copy(update=changes(model)) for model in settings.models)
+    return settings.model_copy(update={"models": models})
+
+
 @contextmanager
 def gateway_client(settings: Settings, router: Router) -> Iterator[httpx.Client]:
     """Serve a gateway; yield a client whose base URL is the gateway's."""
@@ -51,11 +58,13 @@ def gateway_client(settings: Settings, router: Router) -> Iterator[httpx.Client]
         yield http
 
 
-def record_of(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
+def record_of(
+    http: httpx.Client, response: httpx.Response, headers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the decision record of a gateway's response, once it is stored."""
     path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: http.get(path).is_success, "the decision is recorded")
-    record: dict[str, Any] = http.get(path).json()
+    wait_for(lambda: http.get(path, headers=headers).is_success, "the decision is recorded")
+    record: dict[str, Any] = http.get(path, headers=headers).json()
     return record
 
 

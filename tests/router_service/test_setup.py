@@ -15,7 +15,7 @@ import pytest
 from router_service.apis.capabilities import Capabilities
 from router_service.cli import main
 from tests.fakes import FakeRouter
-from tests.gateways import gateway_client, sandbox_settings
+from tests.gateways import gateway_client, sandbox_settings, with_models
 from tests.keyed_gateways import keyed_gateway
 from tests.serving import ONE_TRY, Sandbox
 
@@ -62,10 +62,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def gateway(sandbox: Sandbox) -> Iterator[str]:
     """Return the address of a gateway whose largest model has a window of 200,000 tokens."""
-    settings = sandbox_settings(sandbox.base_url, ONE_TRY)
     known = Capabilities(context_window_tokens=200_000, max_output_tokens=64_000)
-    models = tuple(each.model_copy(update={"capabilities": known}) for each in settings.models)
-    with gateway_client(settings.model_copy(update={"models": models}), FakeRouter()) as http:
+    settings = sandbox_settings(sandbox.base_url, ONE_TRY)
+    settings = with_models(settings, lambda _: {"capabilities": known})
+    with gateway_client(settings, FakeRouter()) as http:
         yield str(http.base_url).rstrip("/")
 
 

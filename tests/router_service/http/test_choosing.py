@@ -12,7 +12,7 @@ from router_service.telemetry.logs import FIELDS
 from tests import apis
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
-from tests.gateways import ask_routed, gateway_client, record_of, sandbox_settings
+from tests.gateways import ask_routed, gateway_client, record_of, sandbox_settings, with_models
 from tests.serving import Sandbox
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://h/cat.png"}}
@@ -56,13 +56,12 @@ def test_models_that_lack_a_capability_are_not_chosen(
 
     Without a capable model, none is called, and the error says what each model lacks.
     """
-    settings = sandbox_settings(sandbox.base_url, chat_model="large")
-    models = tuple(
-        model.model_copy(update={"capabilities": known.get(model.name, Capabilities())})
-        for model in settings.models
+    settings = with_models(
+        sandbox_settings(sandbox.base_url, chat_model="large"),
+        lambda model: {"capabilities": known.get(model.name, Capabilities())},
     )
     before = sandbox.stats()["requests"]
-    with gateway_client(settings.model_copy(update={"models": models}), FakeRouter()) as http:
+    with gateway_client(settings, FakeRouter()) as http:
         sent = BODY | fields if path == CHAT else {"model": "switchcraft"} | fields
         response = http.post(path, json=sent)
     if expected in {"small", "medium", "large"}:

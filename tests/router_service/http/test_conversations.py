@@ -9,10 +9,10 @@ import pytest
 
 from router_service.policies.costs import Price
 from router_service.requests.planning import POLICY_HEADER
-from router_service.settings import Settings
+from router_service.settings import Model
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import VerifyingRouter
-from tests.gateways import gateway_client, record_of, sandbox_settings
+from tests.gateways import gateway_client, record_of, sandbox_settings, with_models
 from tests.serving import Sandbox
 
 CALL: Any = {
@@ -50,21 +50,12 @@ def test_a_verified_tool_loop_asks_the_arm_first_that_answered_last_unless_a_che
     sandbox: Sandbox, usd_per_mtok: dict[str, float], messages: list[Any], asked: list[str]
 ) -> None:
     """The verifier then decides about its answer; it chooses the first arm for the user's turn."""
+    prices = {
+        name: {"price": Price(input_usd_per_mtok=usd, output_usd_per_mtok=usd)}
+        for name, usd in usd_per_mtok.items()
+    }
     settings = sandbox_settings(sandbox.base_url)
-    models = [
-        model.model_copy(
-            update={
-                "price": Price(
-                    input_usd_per_mtok=usd_per_mtok[model.name],
-                    output_usd_per_mtok=usd_per_mtok[model.name],
-                )
-            }
-        )
-        if model.name in usd_per_mtok
-        else model
-        for model in settings.models
-    ]
-    settings = settings.model_copy(update={"models": tuple(models)})
+    settings = with_models(settings, lambda model: prices.get(model.name, {}))
     with gateway_client(settings, VerifyingRouter()) as http:
         first = record_of(http, send(http, ASK, "verified", "s"))
         assert [each["arm"] for each in first["candidates"]] == ["small", "medium", "large"]
@@ -73,14 +64,10 @@ def test_a_verified_tool_loop_asks_the_arm_first_that_answered_last_unless_a_che
     assert [each["arm"] for each in after["candidates"]] == asked
 
 
-def balanced(settings: Settings) -> Settings:
-    """Return settings whose models have two deployments of equal weight each."""
-    models = []
-    for model in settings.models:
-        (own,) = model.deployments
-        other = own.model_copy(update={"upstream_model": f"{model.name}-2"})
-        models.append(model.model_copy(update={"deployments": (own, other)}))
-    return settings.model_copy(update={"models": tuple(models)})
+def balanced(model: Model) -> dict[str, object]:
+    """Return two deployments of equal weight for a model."""
+    (own,) = model.deployments
+    return {"deployments": (own, own.model_copy(update={"upstream_model": f"{model.name}-2"}))}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +87,8 @@ def test_a_conversation_stays_with_one_deployment(
     """The client's session names it, or else its opening; all deployments get some of them."""
     router = VerifyingRouter((("large",),))
     seen: list[set[str]] = []
-    with gateway_client(balanced(sandbox_settings(sandbox.base_url, **section)), router) as http:
+    settings = with_models(sandbox_settings(sandbox.base_url, **section), balanced)
+    with gateway_client(settings, router) as http:
         for number in range(12):
             text, session = f"What is the weather in Oslo on day {number}?", f"session {number}"
             headers = (

@@ -14,7 +14,7 @@ from router_service.core.money import NANO, to_nusd
 from router_service.settings import BudgetSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import PROBABILITIES, VerifyingRouter
-from tests.gateways import sandbox_settings
+from tests.gateways import record_of, sandbox_settings
 from tests.keyed_gateways import KeyedGateway, keyed_gateway, open_stream
 from tests.serving import ONE_TRY, Sandbox, connected, post_bytes, scripted, wait_for
 from tests.stored_keys import bearer, change_key
@@ -61,15 +61,6 @@ def code_of(response: httpx.Response) -> str:
     return str(error.get("code") or error["details"]["error_code"])
 
 
-def record_of(gateway: KeyedGateway, secret: str, response: httpx.Response) -> dict[str, Any]:
-    """Return the decision record of a response."""
-    path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    headers = bearer(secret)
-    wait_for(lambda: gateway.http.get(path, headers=headers).is_success, "it is recorded")
-    record: dict[str, Any] = gateway.http.get(path, headers=headers).json()
-    return record
-
-
 def test_other_models_are_refused_in_each_api(gateway: KeyedGateway, sandbox: Sandbox) -> None:
     """The error lists what is allowed, and no upstream is asked; aliases are resolved first."""
     secret = gateway.add_key("small-only", models=["small", "switchcraft"])
@@ -112,7 +103,7 @@ def test_the_router_chooses_only_among_allowed_models(gateway: KeyedGateway) -> 
             assert answer.status_code == 200
             expected = "large" if name == "any" else name
             assert answer.headers["x-switchcraft-model"] == expected
-            record = record_of(gateway, secret, answer)
+            record = record_of(gateway.http, answer, bearer(secret))
             if name != "any":
                 assert record["probabilities"].keys() == {name}
                 assert record["cost_usd"].keys() == {name}
@@ -127,7 +118,7 @@ def test_candidates_and_fallbacks_are_allowed_models(
     """A verified request asks allowed arms only, and a failed model has no other fallback."""
     secret = gateway.add_key("two-models", models=["switchcraft", "small", "medium"])
     answer = ask(gateway, secret, "switchcraft", **{POLICY: "verified"})
-    candidates = record_of(gateway, secret, answer)["candidates"]
+    candidates = record_of(gateway.http, answer, bearer(secret))["candidates"]
     assert {each["arm"] for each in candidates} == {"small", "medium"}
     sandbox.set_faults("small", "status=500")
     sandbox.set_faults("medium", "status=500")
@@ -372,7 +363,9 @@ def test_every_ending_is_settled_once(
         )
         assert answer.status_code == status
         if status not in (400, 404):
-            costs_nusd += to_nusd(record_of(gateway, secret, answer)["actual_cost_usd"] or 0.0)
+            costs_nusd += to_nusd(
+                record_of(gateway.http, answer, bearer(secret))["actual_cost_usd"] or 0.0
+            )
     (balance,) = gateway.state.budgets.states(key)
     assert (balance.spent_usd, balance.reserved_usd) == (costs_nusd / NANO, 0)
     assert bool(costs_nusd) == (status not in (400, 404, 500))

@@ -10,6 +10,7 @@ from tests.fakes import FakeRouter
 from tests.gateways import (
     gateway_client,
     sandbox_settings,
+    with_models,
 )
 from tests.serving import ONE_TRY, Sandbox
 
@@ -30,21 +31,11 @@ def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbo
     """Claude Code lists ids that begin with `claude-`, which work; Codex reads its own format."""
     settings = sandbox_settings(sandbox.base_url, ONE_TRY)
     limits = {"small": (100_000, 8_000), "medium": (200_000, 32_000), "large": (None, None)}
-    settings = settings.model_copy(
-        update={
-            "models": tuple(
-                model.model_copy(
-                    update={
-                        "capabilities": Capabilities(
-                            context_window_tokens=limits[model.name][0],
-                            max_output_tokens=limits[model.name][1],
-                        )
-                    }
-                )
-                for model in settings.models
-            )
-        }
-    )
+    known = {
+        name: Capabilities(context_window_tokens=window, max_output_tokens=most)
+        for name, (window, most) in limits.items()
+    }
+    settings = with_models(settings, lambda model: {"capabilities": known[model.name]})
     with gateway_client(settings, FakeRouter()) as http:
         agent = {"user-agent": "claude-code/2.1.330"}
         claudes = http.get("/v1/models?limit=1000", headers=agent).json()

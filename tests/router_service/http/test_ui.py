@@ -16,8 +16,8 @@ from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
 from router_service.ui.verified_steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
-from tests.fakes import FakeRouter, VerifyingRouter
-from tests.gateways import gateway_client, listed_requests
+from tests.fakes import FakeRouter
+from tests.gateways import VERIFIED, VerifyingGateway, gateway_client, listed_requests
 from tests.serving import Sandbox, served, wait_for
 
 REQUESTS = "/ui/api/traffic/requests"
@@ -128,38 +128,38 @@ def test_foreign_sites_cannot_use_a_gateway_without_keys(
     assert httpx.get(gateway_url + path, headers=headers).status_code == status
 
 
-@pytest.fixture(scope="module")
-def verifying(sandbox: Sandbox) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway that asks `small`, `medium` and `large`, and trusts `large`."""
-    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
-    app = create_app(settings, VerifyingRouter())
-    with served(app) as url, httpx.Client(base_url=url, timeout=20) as client:
-        yield client
-
-
-def ask_verified(client: httpx.Client, path: str, body: object) -> httpx.Response:
-    """Ask for a verified answer."""
-    return client.post(path, json=body, headers={"x-switchcraft-policy": "verified"})
-
-
-def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
+def test_no_other_answer_has_steps(house: VerifyingGateway) -> None:
     """Calls of API clients are neither in their headers nor in anything that the page reads."""
-    answer = ask_verified(verifying, CHAT, BODY)
+    answer, http = house.ask(), house.http
     assert STEPS_HEADER not in answer.headers
     decision_id = answer.headers["x-switchcraft-decision-id"]
     path = f"{REQUESTS}/{decision_id}"
-    wait_for(lambda: verifying.get(path).is_success, "the decision is there")
-    assert listed_requests(verifying)[0]["candidates"] == 3
-    assert "get_weather" not in verifying.get(path).text + verifying.get(REQUESTS).text
+    wait_for(lambda: http.get(path).is_success, "the decision is there")
+    assert listed_requests(http)[0]["candidates"] == 3
+    assert "get_weather" not in http.get(path).text + http.get(REQUESTS).text
 
 
 @pytest.mark.parametrize("text", ["x" * 3_000, "\N{SNOWMAN}\x7f\r\n" * 1_000])
-def test_steps_fit_into_a_header(verifying: httpx.Client, text: str) -> None:
+def test_steps_fit_into_a_header(house: VerifyingGateway, text: str) -> None:
     """Long arguments are shortened until the header is short enough for proxies."""
     parameters = {"properties": {"words": {"enum": [text]}}, "required": ["words"]}
     tool = {"type": "function", "function": {"name": "say", "parameters": parameters}}
-    answer = ask_verified(verifying, "/ui/api/ask/chat", {**BODY, "tools": [tool]})
+    body = {**BODY, "tools": [tool]}
+    answer = house.http.post("/ui/api/ask/chat", json=body, headers=VERIFIED)
     (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"words": text}
     assert len(answer.headers[STEPS_HEADER]) <= MAX_HEADER
     assert len(json.loads(answer.headers[STEPS_HEADER])) == 3
+
+
+def test_explanation_matches_the_gateways_decision(sandbox: Sandbox, shipped: Router) -> None:
+    """Arm, reason and order match the same request when it is sent; explaining sends nothing."""
+    with gateway_client(Settings.sandbox(sandbox.base_url, list(shipped.arms)), shipped) as real:
+        explained = real.post("/ui/api/explain", json=BODY, params={"policy": "drift=0.05"}).json()
+        answer = real.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "drift=0.05"})
+    assert explained["candidates"][0] == answer.headers["x-switchcraft-model"]
+    assert explained["reason"] == answer.headers["x-switchcraft-reason"]
+    assert explained["chosen"]["policy"] == answer.headers["x-switchcraft-policy"]
+    assert {arm["arm"] for arm in explained["arms"]} == set(shipped.arms)
+    costs = [arm["cost_usd"] for arm in explained["arms"]]
+    assert costs == sorted(costs)

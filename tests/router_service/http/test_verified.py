@@ -16,6 +16,7 @@ from tests.gateways import (
     metric,
     sandbox_settings,
     verifying,
+    with_models,
 )
 from tests.serving import Sandbox
 
@@ -94,14 +95,10 @@ def test_total_time_is_one_deadline_for_all_attempts(sandbox: Sandbox, policy: s
     """If every model hangs, candidates and fallbacks share `timeouts.total_s`."""
     settings = sandbox_settings(sandbox.base_url)
     timeouts = {"timeouts": Timeouts(total_s=0.5)}
-    models = tuple(
-        model.model_copy(
-            update={"deployments": (model.deployments[0].model_copy(update=timeouts),)}
-        )
-        for model in settings.models
+    settings = with_models(
+        settings.model_copy(update={"upstreams": settings.upstreams.model_copy(update=timeouts)}),
+        lambda model: {"deployments": (model.deployments[0].model_copy(update=timeouts),)},
     )
-    upstreams = settings.upstreams.model_copy(update=timeouts)
-    settings = settings.model_copy(update={"models": models, "upstreams": upstreams})
     before = sandbox.stats()["requests"]
     with verifying(sandbox.base_url, settings) as gateway:
         headers = {POLICY_HEADER: policy, "x-sandbox": "hang"}
