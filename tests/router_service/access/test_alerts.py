@@ -6,15 +6,14 @@ import base64
 import hmac
 import json
 import logging
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from dataclasses import dataclass
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from router_service.core.money import NANO
 from router_service.database.engine import Database
 from router_service.database.schema import alerts, keys, spending, teams
 from router_service.settings import BudgetSettings
+from tests.router_service.http.scripted import Upstream, whole
 from tests.serving import wait_for
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
@@ -54,20 +54,35 @@ class State:
         )
 
 
+DELIVERED = whole(b"")
+
+
 @dataclass
 class Receiver:
-    """A server that gets webhooks, with the statuses that it answers with in turn; then 200."""
+    """A server that gets webhooks; it answers with 200, or as a test says."""
 
-    statuses: list[int] = field(default_factory=list)
-    received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-    other_paths: list[str] = field(default_factory=list)
-    url: str = ""
+    upstream: Upstream
+
+    @property
+    def url(self) -> str:
+        """Where webhooks are sent."""
+        return f"{self.upstream.url}/hook/"
+
+    @property
+    def received(self) -> list[tuple[Message, str]]:
+        """Headers and body of each webhook; no other path was asked for."""
+        assert {place for place, _ in self.upstream.asked} <= {"hook"}
+        heads = (sent.partition(b"\r\n\r\n") for _, sent in self.upstream.asked)
+        return [
+            (message_from_bytes(head.partition(b"\r\n")[2]), body.decode())
+            for head, _, body in heads
+        ]
 
     def verified(self, number: int) -> dict[str, Any]:
         """Return a webhook's body; fail unless it is signed as Standard Webhooks says."""
         headers, body = self.received[number]
         key = base64.b64decode(SECRET.removeprefix("whsec_"))
-        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.{body}".encode()
         expected = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
         assert headers["webhook-signature"] == f"v1,{expected}"
         assert abs(time.time() - int(headers["webhook-timestamp"])) < 60
@@ -78,52 +93,9 @@ class Receiver:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """Yield a running receiver."""
-    found = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if self.path == "/hook":
-                found.received.append(({k.lower(): v for k, v in self.headers.items()}, body))
-            else:
-                found.other_paths.append(self.path)
-            status = found.statuses.pop(0) if found.statuses else 200
-            self.send_response(status)
-            if status == 307:
-                self.send_header("location", "/elsewhere")
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:  # pyrefly: ignore[bad-override]
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}/hook"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@contextmanager
-def trickling() -> Iterator[str]:
-    """Yield the address of a server whose answer is a byte now and then, without an end."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    is_over = threading.Event()
-
-    def trickle() -> None:
-        with suppress(OSError):  # the client leaves, or the test ends
-            connection, _ = listener.accept()
-            connection.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
-            while not is_over.wait(0.2):
-                connection.sendall(b"x")
-
-    threading.Thread(target=trickle, daemon=True).start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
-    is_over.set()
-    listener.close()
+    upstream = Upstream(answers={"hook": [DELIVERED]})
+    with upstream.serve():
+        yield Receiver(upstream)
 
 
 def prepare(url: str) -> Database:
@@ -269,7 +241,8 @@ def test_failed_webhooks_are_retried_with_the_same_id(
     The pauses double, and a receiver recognizes the repeated request by its id.
     """
     database = prepare(database_url)
-    receiver.statuses = [500, 307]
+    elsewhere = whole(b"", 307, b"location: /elsewhere/")
+    receiver.upstream.answers["hook"] = [whole(b"", 500), elsewhere, DELIVERED]
     began_s = time.time()
     first = gateway(database, receiver.url)
     first.run_until(lambda: "failed" in first.outcomes, "the first attempt has failed")
@@ -286,7 +259,6 @@ def test_failed_webhooks_are_retried_with_the_same_id(
     hurry(database)
     began_s = time.time()
     restarted.run_until(lambda: "failed" in restarted.outcomes, "the second attempt has failed")
-    assert receiver.other_paths == []
     with database.read() as connection:
         row = connection.execute(select(alerts)).one()
     assert began_s + 10 <= row.next_attempt_s <= time.time() + 10
@@ -304,11 +276,19 @@ def test_trickling_receiver_fails_at_the_deadline(tmp_path: Path, receiver: Rece
     Neither the job nor a shutdown, which runs it for the last time, waits for it.
     """
     database = prepare(f"sqlite:///{tmp_path / 'test.db'}")
-    with trickling() as slow_url:
-        each = gateway(database, slow_url)
-        each.run()
-        assert each.outcomes == ["reached"]
-        each.run_until(lambda: "failed" in each.outcomes, "the slow delivery has failed")
+    is_over = threading.Event()
+
+    def trickle() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\nx-slow: "
+        while not is_over.wait(0.2):
+            yield b"x"
+
+    receiver.upstream.answers["hook"] = [trickle, DELIVERED]
+    each = gateway(database, receiver.url)
+    each.run()
+    assert each.outcomes == ["reached"]
+    each.run_until(lambda: "failed" in each.outcomes, "the slow delivery has failed")
+    is_over.set()
     hurry(database)
     again = gateway(database, receiver.url)
     again.run_until(lambda: "delivered" in again.outcomes, "the alert is delivered")

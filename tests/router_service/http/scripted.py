@@ -118,7 +118,7 @@ class Upstream:
                     name, _, value = line.partition(b":")
                     length = int(value) if name.lower() == b"content-length" else length
                 place = first.split(b"/")[1].decode()
-                self.asked.append((place, head + lines.read(length)))
+                self.asked.append((place, head + b"\r\n" + lines.read(length)))
                 answers = self.answers[place]
                 for part in (answers.pop(0) if len(answers) > 1 else answers[0])():
                     if not part:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import select
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -22,9 +18,7 @@ from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.gateways import metric
-from tests.serving import WAIT_S, Sandbox, served, wait_for
-
-HANG = {"x-sandbox": "hang"}
+from tests.serving import Sandbox, connected, post_bytes, served, wait_for
 
 
 @contextmanager
@@ -40,30 +34,6 @@ def limited(
         yield url
 
 
-@contextmanager
-def hanging(url: str, count: int, headers: dict[str, str] | None = None) -> Iterator[None]:
-    """Keep this many requests in flight."""
-
-    async def hold() -> None:
-        async with httpx.AsyncClient(timeout=60) as http:
-            asks = (
-                http.post(url + CHAT, json=BODY, headers=HANG | (headers or {}))
-                for _ in range(count)
-            )
-            held = asyncio.gather(*asks, return_exceptions=True)
-            await asyncio.to_thread(done.wait)
-            held.cancel()
-
-    done = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(hold()), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(10)
-
-
 def in_flight(url: str) -> float:
     """Return the gateway's own count of requests in flight."""
     with httpx.Client(base_url=url) as http:
@@ -73,7 +43,9 @@ def in_flight(url: str) -> float:
 def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None:
     """They get 503 with Retry-After; probes and metrics answer; later requests succeed."""
     with limited(sandbox, ServerSettings(max_requests_in_flight=3)) as url:
-        with hanging(url, 3):
+        with ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(connected(url, post_bytes(CHAT, BODY, x_sandbox="hang")))
             wait_for(lambda: in_flight(url) == 3, "three are in flight")
             response = httpx.post(url + CHAT, json=BODY)
             assert (response.status_code, response.headers["retry-after"]) == (503, "1")
@@ -109,15 +81,6 @@ def test_busy_keys_leave_slots_to_other_keys() -> None:
     assert slots.in_flight == 0
 
 
-def stalled_upload(url: str, key: str, body: bytes) -> socket.socket:
-    """Send a request without the last byte of its body."""
-    address = urlsplit(url)
-    connection = socket.create_connection((address.hostname, address.port), timeout=WAIT_S)
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\n"
-    connection.sendall(f"{head}content-length: {len(body) + 1}\r\n\r\n".encode() + body)
-    return connection
-
-
 @pytest.mark.parametrize(
     ("count", "size", "server"),
     [
@@ -133,9 +96,9 @@ def test_stalled_uploads_of_one_key_leave_room_for_others(
     keys = {"a": new_key(), "b": new_key()}
     settings = KeySettings(api={name: SecretStr(key) for name, key in keys.items()})
     with limited(sandbox, server, keys=settings) as url, ExitStack() as stack:
-        uploads = [stalled_upload(url, keys["a"], b"x" * size) for _ in range(count)]
-        for upload in uploads:
-            stack.enter_context(upload)
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-api-key: {keys['a']}\r\n"
+        stalled = f"{head}content-length: {size + 1}\r\n\r\n".encode() + b"x" * size
+        uploads = [stack.enter_context(connected(url, stalled)) for _ in range(count)]
         refused, _, _ = select.select(uploads, [], [], 5)
         assert refused
         assert refused[0].recv(1000).startswith(b"HTTP/1.1 429")
