@@ -103,8 +103,6 @@ ENDLESS: Mapping[str, Act] = {
     "header-value": floods(b"x" * 64 * KB, b"GET / HTTP/1.1\r\nx-a: "),
     "headers": floods(b"a: b\r\n" * 10_000, b"GET / HTTP/1.1\r\n"),
     "empty-lines": floods(b"\r\n" * 32 * KB, b""),
-    "trailers": floods(b"a:b\r\n" * 10_000, chunked(end=b"0\r\n")),
-    "chunk-extension": floods(b"x" * 64 * KB, _CHUNKED_HEAD + b"5;a="),
 }
 
 

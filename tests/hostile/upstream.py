@@ -192,11 +192,6 @@ GZIP = b"content-encoding: gzip"
 
 WHOLE: Mapping[str, Script] = {
     "endless-headers": lambda r: endless(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 500),
-    "1xx-flood": lambda r: endless(b"", head(status=b"100 Continue") * 100),
-    "trailers-endless": lambda r: endless(
-        chunked_head(r) + chunk(r.payload) + b"0\r\n", b"a: b\r\n" * 10_000
-    ),
-    "chunk-extension-endless": lambda r: endless(chunked_head(r) + b"5;a=", FILLER),
     "chunks-of-one-byte-endless": lambda r: endless(chunked_head(r), chunk(b" ") * 10_000),
     "length-1-tb": lambda r: endless(head(b"content-length: " + b"1" * 13), FILLER),
     "gzip-bomb": lambda r: [full_answer(r, gzip_zeros(1024), GZIP)],

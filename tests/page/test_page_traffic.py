@@ -168,49 +168,43 @@ def test_live_traffic_is_filtered_and_explained(tab: Page, busy: Busy) -> None:
     expect(rows).to_have_attribute("data-id", busy.routed_a)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_filter_chosen_while_a_dialog_closes_is_kept(tab: Page, busy: Busy, when: str) -> None:
-    """The step back that removes a closed dialog from the address does not undo a filter."""
+CHOOSE_ALL = """
+  const select = document.querySelector("#live-key");
+  select.value = "";
+  select.dispatchEvent(new Event("change"));
+"""
+STEPS = {
+    "filter before": (CHOOSE_ALL, "", "#live$"),
+    "filter after": ("", CHOOSE_ALL, "#live$"),
+    "tab": ("", "document.querySelector('#tab-router').click();", "#router$"),
+    "link": ("", "location.hash = '#router';", "#router$"),
+}
+"""What happens before a dialog's event `close`, and after it, and the address that remains."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_step_taken_while_a_dialog_closes_is_kept(tab: Page, busy: Busy, name: str) -> None:
+    """The step back that removes a closed dialog from the address undoes no filter and no view."""
+    before, after, address = STEPS[name]
     sign_in(tab, ADMIN)
     tab.goto("/ui#live?key=team-b")
     rows = tab.locator("#log tbody tr")
     expect(rows).to_have_attribute("data-id", busy.routed_b)
     rows.get_by_role("button").click()
-    dialog = tab.get_by_role("dialog")
-    expect(dialog.locator(".explanation")).to_contain_text("90%")
-    # The page's own listener for `close` begins the step.
-    tab.evaluate(
-        """when => {
-          const dialog = document.querySelector("dialog[open]");
-          const select = document.querySelector("#live-key");
-          const choose = () => { select.value = ""; select.dispatchEvent(new Event("change")); };
-          if (when === "after") dialog.addEventListener("close", choose, { once: true });
-          dialog.close();
-          if (when === "before") choose();
-        }""",
-        when,
-    )
-    expect(tab).to_have_url(re.compile("#live$"))
-    expect(rows).to_have_count(3)
-    expect(tab.get_by_label("Key", exact=True)).to_have_value("")
-
-
-@pytest.mark.parametrize(
-    "step", ["document.querySelector('#tab-router').click()", "location.hash = '#router'"]
-)
-def test_view_opened_while_a_dialog_closes_stays(tab: Page, step: str) -> None:
-    """The step back that removes a closed dialog from the address does not undo a tab or a link."""
-    sign_in(tab, ADMIN)
-    tab.goto("/ui#live")
-    tab.locator("#log tbody button").first.click()
-    expect(tab.get_by_role("dialog").locator(".explanation")).to_be_visible()
+    expect(tab.get_by_role("dialog").locator(".explanation")).to_contain_text("90%")
+    # The page's own listener for `close` begins the step back.
     tab.evaluate(
         f"""() => {{
           const dialog = document.querySelector("dialog[open]");
-          dialog.addEventListener("close", () => {{ {step}; }}, {{ once: true }});
+          dialog.addEventListener("close", () => {{ {after} }}, {{ once: true }});
           dialog.close();
+          {before}
         }}"""
     )
-    expect(tab.locator("#router .tiles")).to_be_visible()
-    expect(tab).to_have_url(re.compile("#router$"))
-    expect(tab.locator("#live")).to_be_hidden()
+    expect(tab).to_have_url(re.compile(address))
+    if address == "#live$":
+        expect(rows).to_have_count(3)
+        expect(tab.get_by_label("Key", exact=True)).to_have_value("")
+    else:
+        expect(tab.locator("#router .tiles")).to_be_visible()
+        expect(tab.locator("#live")).to_be_hidden()
