@@ -112,17 +112,25 @@ class Matrix:
 
 
 @contextmanager
+def serving(text: str, router: Router) -> Iterator[str]:
+    """Serve a gateway with this configuration; yield its address."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        settings = read_settings(Path(file.name), environ={})
+    with served(create_app(settings, router)) as url:
+        yield url
+
+
+@contextmanager
 def running() -> Iterator[Matrix]:
     """Start the upstream, and a gateway that reaches it by each API."""
     router, upstream = Router.load(ARTIFACT), ScriptedUpstream()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         address, clients = stack.enter_context(served(upstream)), {}
         for api in APIS.of_upstreams:
-            config = folder / f"{api}.yaml"
-            config.write_text(configuration(address, dict.fromkeys(MODELS, api), has_keys=False))
-            settings = read_settings(config, environ={})
-            url = stack.enter_context(served(create_app(settings, router)))
+            text = configuration(address, dict.fromkeys(MODELS, api), has_keys=False)
+            url = stack.enter_context(serving(text, router))
             clients[api] = Clients(
                 openai.OpenAI(base_url=f"{url}/v1", api_key="client-key", max_retries=0),
                 anthropic.Anthropic(base_url=url, api_key="client-key", max_retries=0),

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,10 +14,10 @@ import pytest
 from router_service.apis.parts import Thinking, ToolUse
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import read_settings
 from tests import apis
 from tests.answering import settings_of
 from tests.apis import APIS, Api
+from tests.clients.matrix import serving
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.goldens.exchanges import ask
 from tests.goldens.recording import ARTIFACT, configuration
@@ -45,17 +43,14 @@ def upstream() -> ScriptedUpstream:
 def gateways(upstream: ScriptedUpstream) -> Iterator[list[httpx.Client]]:
     """Yield a client of a gateway for each pool."""
     router = Router.load(ARTIFACT)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    with ExitStack() as stack:
         addresses = {name: stack.enter_context(served(upstream)) for name in NAMES}
         clients = []
         for pool in POOLS:
-            config = Path(folder, "gateway.yaml")
             text = configuration("ADDRESS", dict(zip(NAMES, pool, strict=True)), has_keys=False)
             for name, address in addresses.items():
                 text = text.replace(f"ADDRESS/{name}", f"{address}/{name}")
-            config.write_text(text)
-            app = create_app(read_settings(config, environ={}), router)
-            url = stack.enter_context(served(app))
+            url = stack.enter_context(serving(text, router))
             clients.append(stack.enter_context(httpx.Client(base_url=url, timeout=30)))
         yield clients
 

@@ -9,21 +9,18 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
-from botocore.loaders import Loader
-from botocore.model import ServiceModel
-from botocore.validate import ParamValidator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from router_service.apis.parts import Text, ToolUse
 from tests.apis import CONVERSE, MESSAGES
+from tests.bedrock import problems_of_request
 from tests.providers.answers import Reply, data_of
 
 REGION = "us-west-2"
@@ -35,12 +32,6 @@ MESSAGES_FIELDS = frozenset(
     "output_config stop_sequences system temperature thinking tool_choice tools top_k top_p".split()
 )
 """Fields of a Messages request that Bedrock knows; it refuses others."""
-
-
-@cache
-def bedrock_model() -> ServiceModel:
-    """Return botocore's description of Bedrock."""
-    return ServiceModel(Loader().load_service_model("bedrock-runtime", "service-2"))
 
 
 def event_message(headers: Mapping[str, str], payload: bytes) -> bytes:
@@ -167,14 +158,10 @@ class Aws:
     def _validate(self, asked: Asked) -> None:
         """Check a request as Bedrock's service model, or Anthropic's models there, do."""
         if asked.operation.startswith("converse"):
-            name = "ConverseStream" if asked.operation == "converse-stream" else "Converse"
-            shape = bedrock_model().operation_model(name).input_shape
-            parameters = {**asked.body, "modelId": asked.model}
-            unknown = parameters.keys() - shape.members.keys()
-            report = ParamValidator().validate(parameters, shape)
-            if unknown or report.has_errors():
-                text = report.generate_report() or f"unknown fields: {sorted(unknown)}"
-                raise AwsError(400, "ValidationException", text)
+            streams = asked.operation == "converse-stream"
+            problems = problems_of_request({**asked.body, "model": asked.model, "stream": streams})
+            if problems:
+                raise AwsError(400, "ValidationException", str(problems))
             return
         unknown = asked.body.keys() - MESSAGES_FIELDS
         if unknown:

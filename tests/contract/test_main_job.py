@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from openai import OpenAI
 
 from router_service.artifact import CANARIES, SHIPPED
+from tests.drills.processes import sandbox_gateway
 
 
-def test_gateway_and_route_command_choose_the_same_arms(gateway: str) -> None:
+def test_gateway_and_route_command_choose_the_same_arms(tmp_path: Path) -> None:
     """If it chooses once, the gateway chooses the same arm as `switchcraft route`.
 
     The requests are the artifact's canary requests, and each gets calls of tools that it offers.
@@ -27,7 +29,10 @@ def test_gateway_and_route_command_choose_the_same_arms(gateway: str) -> None:
     )
     offline = [json.loads(line)["arm"] for line in result.stdout.splitlines()]
     online = []
-    with OpenAI(base_url=f"{gateway}/v1", api_key="not-needed", max_retries=0) as client:
+    with (
+        sandbox_gateway(tmp_path) as url,
+        OpenAI(base_url=f"{url}/v1", api_key="not-needed", max_retries=0) as client,
+    ):
         for body in bodies:
             answer = client.chat.completions.with_raw_response.create(
                 model="switchcraft:fast", **body

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from router_service.artifact import SHIPPED
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import Settings, read_settings
@@ -31,16 +30,10 @@ RUN_ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def router() -> Router:
-    """Return the shipped router."""
-    return Router.load(SHIPPED)
-
-
-@pytest.fixture(scope="module")
-def url(sandbox: Sandbox, router: Router) -> Iterator[str]:
+def url(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
     """Serve the shipped router in front of a sandbox that plays its arms; yield the base URL."""
-    settings = Settings.sandbox(sandbox.base_url, router.arms)
-    with served(create_app(settings, router)) as base_url:
+    settings = Settings.sandbox(sandbox.base_url, shipped.arms)
+    with served(create_app(settings, shipped)) as base_url:
         yield f"{base_url}/v1"
 
 

@@ -60,7 +60,7 @@ def test_check_finds_nothing_that_stops_the_gateway(file: Path) -> None:
     assert {finding.subject for finding in failed} <= {"redis", "port"}, failed
 
 
-def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, router: Router) -> None:
+def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, shipped: Router) -> None:
     """Every name that the file gives to a chat model is answered, with and without `/v1`.
 
     Both forms of a path need a key, if the file has one.
@@ -71,7 +71,7 @@ def test_models_answer_by_their_names(file: Path, sandbox: Sandbox, router: Rout
     key = settings.keys.admin
     headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
     with (
-        moved_gateway(settings, sandbox.base_url, router) as url,
+        moved_gateway(settings, sandbox.base_url, shipped) as url,
         httpx.Client(base_url=url, headers=headers, timeout=20) as http,
     ):
         names = [model["id"] for model in http.get("/models").json()["data"]]
@@ -145,7 +145,7 @@ def litellm_url() -> Iterator[str]:
 
 @pytest.mark.timeout(180)
 def test_clients_keep_their_virtual_keys(
-    litellm_url: str, sandbox: Sandbox, router: Router, tmp_path: Path
+    litellm_url: str, sandbox: Sandbox, shipped: Router, tmp_path: Path
 ) -> None:
     """The page's commands copy teams and keys; the keys work with their teams, budgets and limits.
 
@@ -179,7 +179,7 @@ database: {{url: "sqlite:///{tmp_path}/keys.db"}}
         assert remark in done.stdout
 
     settings = read_settings(configuration, environ={})
-    with moved_gateway(settings, sandbox.base_url, router) as url:
+    with moved_gateway(settings, sandbox.base_url, shipped) as url:
 
         def ask(key: str, model: str) -> int:
             headers = {"authorization": f"Bearer {key}"}

@@ -31,7 +31,7 @@ OWN_FIELDS = {
 
 @pytest.fixture(scope="module")
 def url(
-    sandbox: Sandbox, router: Router, tmp_path_factory: pytest.TempPathFactory
+    sandbox: Sandbox, shipped: Router, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Serve the page's configuration; yield the address."""
     (block,) = (block for block in PAGE.blocks if block.file_name == "gateway.yaml")
@@ -39,7 +39,7 @@ def url(
     path.write_text(block.text)
     settings = read_settings(path, environ={"OPENROUTER_API_KEY": "sk-or-any"})
     assert settings.unsupported == ()
-    with moved_gateway(settings, sandbox.base_url, router) as address:
+    with moved_gateway(settings, sandbox.base_url, shipped) as address:
         yield address
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from router_service.apis.answers import ParsedAnswer, WrittenCall
 from router_service.apis.conversation import parse_conversation
-from router_service.artifact import SHIPPED
 from router_service.checker.toolbox import Call
 from router_service.core.decision_record import AnswerContent, LoggedCall, LoggedComparison
 from router_service.policies.costs import Price
@@ -90,12 +89,6 @@ def test_answers_of_comparisons_are_in_the_log(tmp_path: Path) -> None:
     assert (found.verdict, found.is_contradicted) == (0.0, True)
 
 
-@pytest.fixture(scope="module")
-def router() -> Router:
-    """Return the shipped router."""
-    return Router.load(SHIPPED)
-
-
 def answered(model: str, city: str | None) -> Answer:
     """Return an answer that books a table in a city, or says something."""
     calls = () if city is None else (Call("book", {"city": city}),)
@@ -103,7 +96,7 @@ def answered(model: str, city: str | None) -> Answer:
 
 
 def lessons(
-    router: Router,
+    shipped: Router,
     cities: Sequence[str | None],
     delivered: str = "Oslo",
     *,
@@ -122,7 +115,7 @@ def lessons(
     )
     models = (member.model for member in MEMBERS)
     answers = {model: answered(model, city) for model, city in zip(models, cities, strict=True)}
-    found, _ = read_lessons([request], {"a": answers}, MEMBERS, TEACHER, router)
+    found, _ = read_lessons([request], {"a": answers}, MEMBERS, TEACHER, shipped)
     return found
 
 
@@ -138,37 +131,37 @@ the cheap model and of the teacher."""
 
 @pytest.mark.parametrize(("facts", "expected"), CASES)
 def test_teacher_is_right_unless_the_client_says_otherwise(
-    router: Router, facts: dict[str, object], expected: list[float]
+    shipped: Router, facts: dict[str, object], expected: list[float]
 ) -> None:
     """A confirmed answer counts more than the teacher's."""
-    found = lessons(router, ["Rome", "Oslo"], "Rome", **facts)  # pyrefly: ignore[bad-argument-type]
+    found = lessons(shipped, ["Rome", "Oslo"], "Rome", **facts)  # pyrefly: ignore[bad-argument-type]
     assert found.is_right.tolist() == [expected]
     assert found.is_teachers.tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize("facts", [{"verdict": 0.0}, {"is_contradicted": True}])
 def test_nothing_is_learned_from_a_doubted_teacher(
-    router: Router, facts: dict[str, object]
+    shipped: Router, facts: dict[str, object]
 ) -> None:
     """If its own answer was delivered and doubted, nobody knows what is right."""
-    found = lessons(router, ["Rome", "Oslo"], "Oslo", **facts)  # pyrefly: ignore[bad-argument-type]
+    found = lessons(shipped, ["Rome", "Oslo"], "Oslo", **facts)  # pyrefly: ignore[bad-argument-type]
     assert np.isnan(found.is_right).all()
     assert found.is_teachers.tolist() == [[0, 1]]
 
 
-def test_request_without_all_answers_is_left_out(router: Router) -> None:
+def test_request_without_all_answers_is_left_out(shipped: Router) -> None:
     """The error says how many there are."""
-    request = lessons(router, [None, "Oslo"]).requests[0]
+    request = lessons(shipped, [None, "Oslo"]).requests[0]
     with pytest.raises(NoLessonsError, match="1 requests lack an answer"):
-        read_lessons([request], {"a": {CHEAP: answered(CHEAP, "Oslo")}}, MEMBERS, TEACHER, router)
+        read_lessons([request], {"a": {CHEAP: answered(CHEAP, "Oslo")}}, MEMBERS, TEACHER, shipped)
 
 
-def test_judgements_are_those_of_the_gateway(router: Router) -> None:
+def test_judgements_are_those_of_the_gateway(shipped: Router) -> None:
     """The verifier's judgement of one answer is what the router says of the same candidate."""
-    found = lessons(router, ["Rome", "Oslo"])
+    found = lessons(shipped, ["Rome", "Oslo"])
     body = found.requests[0].request
     conversation = parse_conversation(body)
-    question, prediction = Question(conversation, body["tools"]), router.predict(conversation)
+    question, prediction = Question(conversation, body["tools"]), shipped.predict(conversation)
 
     def candidates() -> Iterator[ArmAnswer]:
         for arm, city in ((CHEAP, "Rome"), (TEACHER, "Oslo")):
@@ -176,7 +169,7 @@ def test_judgements_are_those_of_the_gateway(router: Router) -> None:
             yield ArmAnswer(arm, ParsedAnswer((made,), ""))
 
     state = VerificationState(Verified(0.01), {CHEAP, TEACHER}, tuple(candidates()))
-    step = router.next_step(question, prediction, state)
+    step = shipped.next_step(question, prediction, state)
     judged = found.judged.judge(np.array([0]), np.array([found.columns]))
     expected = [step.p_correct[member.arm] for member in MEMBERS]
     assert judged[0] == pytest.approx(expected, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Small encoders of four architectures, saved to a folder as on a model hub."""
+"""Small encoders of three architectures, saved to a folder as on a model hub."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     DebertaV2Config,
     DebertaV2Model,
-    DistilBertConfig,
-    DistilBertModel,
     ModernBertConfig,
     ModernBertModel,
     PreTrainedModel,
@@ -29,13 +27,6 @@ SIZE: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
 }
-
-
-def distilbert() -> PreTrainedModel:
-    """Return an encoder with position embeddings and without token types."""
-    return DistilBertModel(
-        DistilBertConfig(vocab_size=120, dim=32, hidden_dim=64, n_layers=2, n_heads=2)
-    )
 
 
 def roberta() -> PreTrainedModel:
@@ -82,7 +73,6 @@ def modernbert() -> PreTrainedModel:
 
 STAND_INS: dict[str, tuple[Callable[[], PreTrainedModel], tuple[str, ...]]] = {
     # Special tokens in the order of their ids, 0 to 3.
-    "distilbert": (distilbert, ("[PAD]", "[UNK]", "[SEP]", "[CLS]")),
     "roberta": (roberta, ("<s>", "<pad>", "</s>", "<unk>")),
     "deberta": (deberta, ("[PAD]", "[CLS]", "[SEP]", "[UNK]")),
     "modernbert": (modernbert, ("[CLS]", "[UNK]", "[SEP]", "[PAD]")),

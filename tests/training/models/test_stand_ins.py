@@ -1,4 +1,4 @@
-"""Encoders of four architectures: loaded, packed, trained, exported and quantized."""
+"""Encoders of three other architectures: loaded, packed, trained, exported and quantized."""
 
 from __future__ import annotations
 
