@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from router_service.apis.capabilities import Capabilities, Feature
-from router_service.settings import RiskSettings
+from router_service.router import Router
+from router_service.settings import RiskSettings, RouterSettings, Settings
 from router_service.telemetry.logs import FIELDS
 from tests import apis
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
+from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
 from tests.gateways import ask_routed, gateway_client, record_of, sandbox_settings, with_models
 from tests.serving import Sandbox
 
@@ -160,3 +162,35 @@ def test_destructive_tools_demand_a_policy(
         response = http.post(CHAT, json=BODY | {"tools": [tool]}, headers=headers)
     names = ("model", "policy", "reason")
     assert told == tuple(response.headers[f"x-switchcraft-{name}"] for name in names)
+
+
+GOAL = {"x-switchcraft-policy": "accuracy=best"}
+FORBIDDEN = {"x-switchcraft-verified-goals": "false"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "policy", "is_verified"),
+    [
+        (GOAL, "accuracy=best (verified=0.001)", True),
+        ({}, "accuracy=0.92 (verified=0.005)", True),
+        ({"x-switchcraft-policy": "usd_per_1k=0.15"}, "usd_per_1k=0.15 (drift=0.1)", False),
+        (GOAL | FORBIDDEN, "accuracy=best (drift=0.05)", False),
+        (GOAL | {"x-switchcraft-max-candidates": "2"}, "accuracy=best (drift=0.05)", False),
+    ],
+)
+def test_goals_may_choose_verified_answers_by_default(
+    sandbox: Sandbox, headers: dict[str, str], policy: str, is_verified: bool
+) -> None:
+    """The goal, also the default one, is reached by verified answers if they are the better point.
+
+    The header forbids it for one request. So does a limit on the candidates that is lower than the
+    one that was measured.
+    """
+    router = Router(with_frontier(*POINTS, verified=VERIFIED_POINTS))
+    settings = Settings.sandbox(sandbox.base_url, list(router.arms))
+    section = RouterSettings(default_policy="accuracy=0.92")
+    with gateway_client(settings.model_copy(update={"router": section}), router) as http:
+        told = http.post(CHAT, json=BODY, headers=headers).headers
+    assert told["x-switchcraft-policy"] == policy
+    assert (told["x-switchcraft-reason"] == "verified") is is_verified
+    assert "x-switchcraft-unverified" not in told

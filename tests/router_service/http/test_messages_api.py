@@ -1,4 +1,4 @@
-"""Anthropic's Messages API through the gateway, with the anthropic client and plain HTTP."""
+"""How coding agents list the gateway's models."""
 
 from __future__ import annotations
 
