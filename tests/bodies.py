@@ -19,3 +19,16 @@ WEATHER: Any = {
 TOOLS: Any = [WEATHER]
 BODY: dict[str, Any] = {"model": "switchcraft", "messages": ASK, "tools": TOOLS}
 CHAT = "/v1/chat/completions"
+
+RESPONSES_TOOLS: Any = [{"type": "function", **WEATHER["function"]}]
+MESSAGES_TOOLS: Any = [
+    {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]},
+]
+RESPONSES_BODY: dict[str, Any] = {"model": "switchcraft", "input": ASK, "tools": RESPONSES_TOOLS}
+MESSAGES_BODY: dict[str, Any] = {
+    "model": "switchcraft",
+    "max_tokens": 100,
+    "messages": ASK,
+    "tools": MESSAGES_TOOLS,
+}
+"""The same request in the other APIs."""

@@ -19,7 +19,7 @@ from router_service.apis.parts import ToolUse
 from tests import apis
 from tests.answering import Peers
 from tests.apis import Api
-from tests.bodies import ASK, TOOLS
+from tests.bodies import ASK, MESSAGES_TOOLS, RESPONSES_TOOLS
 from tests.dialect_answers import CASES
 from tests.dialect_answers import whole as content_of
 from tests.router_service.http.scripted import Script, whole
@@ -27,9 +27,6 @@ from tests.router_service.http.scripted import Script, whole
 SIGNATURE = "CpcBAdHtim9" + random.Random(1).randbytes(1500).hex() + "0aB+/=="
 EXTRA: Any = {"google": {"thought_signature": SIGNATURE}}
 CITIES = ("Oslo", "Rome")
-FUNCTION = TOOLS[0]["function"]
-CLAUDES: Any = [{"name": FUNCTION["name"], "input_schema": FUNCTION["parameters"]}]
-OPENAIS: Any = [{"type": "function", **FUNCTION}]
 DONE: Any = {"role": "assistant", "content": "Rain."}
 
 
@@ -51,7 +48,7 @@ def calls_of_gemini(field: str = "extra_content") -> dict[str, Any]:
             "index": index,
             "id": f"function-call-{index}",
             "type": "function",
-            "function": {"name": FUNCTION["name"], "arguments": json.dumps({"city": city})},
+            "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
         }
         for index, city in enumerate(CITIES)
     ]
@@ -62,7 +59,7 @@ def calls_of_gemini(field: str = "extra_content") -> dict[str, Any]:
 def ask_messages(it: Peers, turns: list[Any], *, stream: bool = False) -> list[Any]:
     """Return the content of an answer that Anthropic's client reads, as it sends it back."""
     client = anthropic.Anthropic(base_url=str(it.http.base_url), api_key="k", max_retries=0)
-    fields: Any = {"model": "small", "max_tokens": 99, "messages": turns, "tools": CLAUDES}
+    fields: Any = {"model": "small", "max_tokens": 99, "messages": turns, "tools": MESSAGES_TOOLS}
     with client:
         if not stream:
             message = client.messages.create(**fields)
@@ -75,7 +72,7 @@ def ask_messages(it: Peers, turns: list[Any], *, stream: bool = False) -> list[A
 def ask_responses(it: Peers, items: list[Any], *, stream: bool = False) -> list[Any]:
     """Return the output of an answer that OpenAI's client reads, as it sends it back."""
     client = openai.OpenAI(base_url=f"{it.http.base_url}/v1", api_key="k", max_retries=0)
-    fields: Any = {"model": "small", "input": items, "tools": OPENAIS, "store": False}
+    fields: Any = {"model": "small", "input": items, "tools": RESPONSES_TOOLS, "store": False}
     with client:
         if not stream:
             response = client.responses.create(**fields)
@@ -110,9 +107,9 @@ def history(it: Peers, client: str, *, stream: bool, field: str = "extra_content
 def send(it: Peers, client: str, model: str, turns: list[Any]) -> bytes:
     """Send a conversation to a model that answers nothing of use; return what it gets."""
     if client == "messages":
-        path, body = "/v1/messages", {"max_tokens": 99, "messages": turns, "tools": CLAUDES}
+        path, body = "/v1/messages", {"max_tokens": 99, "messages": turns, "tools": MESSAGES_TOOLS}
     else:
-        path, body = "/v1/responses", {"input": turns, "tools": OPENAIS, "store": False}
+        path, body = "/v1/responses", {"input": turns, "tools": RESPONSES_TOOLS, "store": False}
     it.upstream.answer, it.upstream.is_stream = b"{}", False
     it.post(path, json.dumps(body | {"model": model}).encode())
     return it.upstream.bodies[-1]

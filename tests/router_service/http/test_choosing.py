@@ -11,7 +11,7 @@ from router_service.router import Router
 from router_service.settings import RiskSettings, RouterSettings, Settings
 from router_service.telemetry.logs import FIELDS
 from tests import apis
-from tests.bodies import BODY, CHAT
+from tests.bodies import BODY, CHAT, RESPONSES_BODY
 from tests.fakes import FakeRouter, VerifyingRouter, with_familiarity
 from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
 from tests.gateways import ask_routed, gateway_client, record_of, sandbox_settings, with_models
@@ -23,10 +23,6 @@ LONG: Any = [{"role": "user", "content": "word " * 100}]
 BLIND = Capabilities(unsupported=frozenset({Feature.IMAGES}))
 SHORT = Capabilities(context_window_tokens=50)
 ONLY_CHAT = Capabilities(unsupported=frozenset({apis.RESPONSES.title}))
-RESPONSE = {
-    "input": "What is the weather in Oslo?",
-    "tools": [{"type": "function", **BODY["tools"][0]["function"]}],
-}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +31,7 @@ RESPONSE = {
         ({"medium": BLIND}, CHAT, {}, "medium"),
         ({"medium": BLIND}, CHAT, {"messages": SHOWN}, "large"),
         ({"medium": SHORT}, CHAT, {"messages": LONG}, "large"),
-        ({"medium": ONLY_CHAT}, "/v1/responses", RESPONSE, "large"),
+        ({"medium": ONLY_CHAT}, "/v1/responses", RESPONSES_BODY, "large"),
         ({"large": BLIND, "small": BLIND}, CHAT, {"tools": []}, "large"),
         ({"large": BLIND, "small": BLIND}, CHAT, {"tools": [], "messages": SHOWN}, "medium"),
         (dict.fromkeys(("small", "medium", "large"), BLIND), CHAT, {"messages": SHOWN}, ""),
@@ -64,8 +60,7 @@ def test_models_that_lack_a_capability_are_not_chosen(
     )
     before = sandbox.stats()["requests"]
     with gateway_client(settings, FakeRouter()) as http:
-        sent = BODY | fields if path == CHAT else {"model": "switchcraft"} | fields
-        response = http.post(path, json=sent)
+        response = http.post(path, json=BODY | fields if path == CHAT else fields)
     if expected in {"small", "medium", "large"}:
         assert response.headers["x-switchcraft-model"] == expected
         return

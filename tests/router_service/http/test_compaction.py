@@ -12,7 +12,7 @@ import pytest
 from tests import apis
 from tests.answering import MODELS, Peers
 from tests.apis import Api
-from tests.bodies import ASK, TOOLS
+from tests.bodies import ASK, RESPONSES_TOOLS
 from tests.dialect_answers import Content, events, whole
 
 SUMMARY = 'The user asked for "Oslo": ☔.'
@@ -23,7 +23,6 @@ CALL: list[Any] = [
 ]
 TRIGGER: Any = {"type": "compaction_trigger"}
 NEXT: Any = {"type": "message", "role": "user", "content": "And now?"}
-OWN: list[Any] = [{"type": "function", **TOOLS[0]["function"]}]
 OPENAIS: Any = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABopenai"}
 PATHS = {model: f"/v1{api.path}" for api, model in MODELS.items()}
 OTHERS = [apis.CHAT, apis.MESSAGES]
@@ -53,7 +52,7 @@ def expect_continued(it: Peers, item: dict[str, Any]) -> None:
     """Expect that every model reads the summary, and that no provider gets what it cannot read."""
     for model in PATHS:
         it.upstream.answer, it.upstream.is_stream = b"{}", False
-        body = {"model": model, "input": [item, NEXT], "store": False, "tools": OWN}
+        body = {"model": model, "input": [item, NEXT], "store": False, "tools": RESPONSES_TOOLS}
         it.post("/v1/responses", json.dumps(body).encode())
         texts = json.dumps(json.loads(it.upstream.bodies[-1]), ensure_ascii=False)
         assert SUMMARY.replace('"', '\\"') in texts
@@ -69,7 +68,7 @@ def test_trigger_is_answered_by_one_item(
     """The model is asked for a summary, and the client gets it as the only item."""
     prepare(it, api, stream=stream)
     items = [*ASK, *CALL, TRIGGER]
-    fields: Any = {"model": MODELS[api], "input": items, "tools": OWN, "store": False}
+    fields: Any = {"model": MODELS[api], "input": items, "tools": RESPONSES_TOOLS, "store": False}
     fields["text"] = {"format": {"type": "json_object"}}
     answer: Any = client.responses.create(**fields, stream=stream)
     if stream:

@@ -17,17 +17,12 @@ from starlette.routing import Route
 
 from router_service.core.decision_record import LoggedDecision, LoggedEvidence, LoggedFeedback
 from router_service.settings import KeySettings, RouterSettings
-from tests.bodies import ASK, BODY, CHAT, TOOLS, WEATHER
+from tests.bodies import BODY, CHAT, RESPONSES_BODY, TOOLS
 from tests.fakes import VerifyingRouter
 from tests.logs import LoggingGateway, logging_gateway
 from tests.serving import Sandbox, served, wait_for
 
 RESPONSES = "/v1/responses"
-RESPONSES_BODY: Any = {
-    "model": "switchcraft",
-    "input": ASK,
-    "tools": [{"type": "function", **WEATHER["function"]}],
-}
 KEYS = KeySettings(
     api={name: SecretStr(f"planted-key-of-{name}-9f3a") for name in ("anna", "bob", "carol")},
     admin=SecretStr("planted-key-of-the-admin-90ab"),

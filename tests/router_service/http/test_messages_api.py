@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from router_service.apis.capabilities import Capabilities
-from tests.bodies import ASK, TOOLS
+from tests.bodies import MESSAGES_BODY
 from tests.fakes import FakeRouter
 from tests.gateways import (
     gateway_client,
@@ -15,16 +13,6 @@ from tests.gateways import (
 from tests.serving import ONE_TRY, Sandbox
 
 MESSAGES = "/v1/messages"
-TOOL: Any = {
-    "name": TOOLS[0]["function"]["name"],
-    "input_schema": TOOLS[0]["function"]["parameters"],
-}
-ASKED: dict[str, Any] = {
-    "model": "switchcraft",
-    "max_tokens": 100,
-    "messages": ASK,
-    "tools": [TOOL],
-}
 
 
 def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbox) -> None:
@@ -40,7 +28,7 @@ def test_claude_code_and_codex_list_the_models_with_their_limits(sandbox: Sandbo
         agent = {"user-agent": "claude-code/2.1.330"}
         claudes = http.get("/v1/models?limit=1000", headers=agent).json()
         codex = http.get("/v1/models?client_version=0.169.0").json()
-        chosen = http.post(MESSAGES, json=ASKED | {"model": "claude-switchcraft:quality"})
+        chosen = http.post(MESSAGES, json=MESSAGES_BODY | {"model": "claude-switchcraft:quality"})
         single = http.get("/v1/models/claude-switchcraft:quality", headers=agent).json()
     shown = {each["id"]: (each["max_input_tokens"], each["max_tokens"]) for each in claudes["data"]}
     assert {name: shown[name] for name in limits} == limits

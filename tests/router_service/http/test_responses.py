@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 
 from router_service.serving.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
-from tests.bodies import ASK, TOOLS
+from tests.bodies import RESPONSES_BODY
 from tests.fakes import FakeRouter
 from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served
 
 RESPONSES = "/v1/responses"
-FLAT: Any = [{"type": "function", **tool["function"]} for tool in TOOLS]
-BODY: dict[str, Any] = {"model": "switchcraft", "input": ASK, "tools": FLAT}
 
 
 def served_at(*urls: str, pass_through: str | None = None) -> Settings:
@@ -37,7 +33,7 @@ def test_continuation_goes_to_the_deployment_of_the_response() -> None:
     with run_in_thread() as first, run_in_thread() as second:
         with served(create_app(served_at(first, second), FakeRouter())) as url:
             for number in range(20):
-                asked = BODY | {"input": f"Question {number}"}
+                asked = RESPONSES_BODY | {"input": f"Question {number}"}
                 made = httpx.post(url + RESPONSES, json=asked).json()
                 body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
                 assert httpx.post(url + RESPONSES, json=body).status_code == 200

@@ -12,13 +12,14 @@ import pytest
 
 from tests import apis
 from tests.answering import settings_of
+from tests.bodies import MESSAGES_BODY
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.gateways import gateway_client
-from tests.router_service.http.test_messages_api import ASKED, MESSAGES
+from tests.router_service.http.test_messages_api import MESSAGES
 from tests.sandbox import run_in_thread
 from tests.serving import ONE_TRY, Sandbox
 
-THINKS: dict[str, Any] = ASKED | {"thinking": {"type": "adaptive"}}
+THINKS: dict[str, Any] = MESSAGES_BODY | {"thinking": {"type": "adaptive"}}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def http(sandbox: Sandbox, other: Sandbox) -> Iterator[httpx.Client]:
 
 def answer(http: httpx.Client, model: str, *turns: object, stream: bool = False) -> httpx.Response:
     """Return a model's answer to a conversation that continues with these turns."""
-    messages = [*ASKED["messages"], *turns]
+    messages = [*MESSAGES_BODY["messages"], *turns]
     body = THINKS | {"model": model, "messages": messages, "stream": stream}
     return http.post(MESSAGES, json=body)
 

@@ -12,7 +12,7 @@ import pytest
 
 from router_service.settings import BreakerSettings
 from tests.apis import CHAT, MESSAGES, RESPONSES, Api
-from tests.bodies import ASK, BODY
+from tests.bodies import BODY, MESSAGES_BODY, RESPONSES_BODY
 from tests.dialect_answers import CALL, CASES, Content, events, whole
 from tests.fakes import FakeRouter, VerifyingRouter
 from tests.gateways import NO_RETRIES, VERIFIED, record_of
@@ -23,21 +23,10 @@ GOOD = Content(calls=(CALL,), stop="calls")
 UNKNOWN = Content(calls=(("toolu_01A", "get_forecast", "{}"),), stop="calls")
 EMPTY = Content()
 THINKING = Content(thinking="Hm.")
-FUNCTION = BODY["tools"][0]["function"]
 REQUESTS: Mapping[Api, dict[str, Any]] = {
     CHAT: BODY,
-    RESPONSES: {
-        "model": "switchcraft",
-        "input": "Weather in Oslo?",
-        "store": False,
-        "tools": [{"type": "function", **FUNCTION}],
-    },
-    MESSAGES: {
-        "model": "switchcraft",
-        "max_tokens": 100,
-        "messages": ASK,
-        "tools": [{"name": FUNCTION["name"], "input_schema": FUNCTION["parameters"]}],
-    },
+    RESPONSES: RESPONSES_BODY | {"store": False},
+    MESSAGES: MESSAGES_BODY,
 }
 
 
