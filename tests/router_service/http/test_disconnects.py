@@ -73,16 +73,15 @@ def test_disconnect_before_the_decision_frees_the_slot(sandbox: Sandbox) -> None
     before = sandbox.stats()
     with gateway_client(settings, router) as http:
 
-        def gauge(name: str) -> float:
-            return metric(http, f"switchcraft_{name} ")
+        def in_flight() -> float:
+            return metric(http, "switchcraft_requests_in_flight ")
 
         with asking(str(http.base_url), "", stream=False):
-            wait_for(lambda: gauge("requests_in_flight") == 1, "the first is decided")
+            wait_for(lambda: in_flight() == 1, "the first is decided")
             with asking(str(http.base_url), "", stream=True):
-                wait_for(lambda: gauge("decisions_queued") == 1, "the second waits")
-            wait_for(lambda: gauge("decisions_queued") == 0, "the second waits no more")
-            wait_for(lambda: gauge("requests_in_flight") == 1, "and takes no slot")
-        wait_for(lambda: gauge("requests_in_flight") == 0, "nor does the first")
+                wait_for(lambda: in_flight() == 2, "the second waits")
+            wait_for(lambda: in_flight() == 1, "the second takes no slot")
+        wait_for(lambda: in_flight() == 0, "nor does the first")
         wait_for(lambda: disconnects(http) == 2, "both are counted")
         router.may_decide.set()
         assert http.post(CHAT, json=BODY).status_code == 200
