@@ -23,7 +23,7 @@ from router_service.http.protocol import BoundedProtocol, ConnectionLimits, prot
 from router_service.serving.accepting import AcceptingServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 LIMITS = ConnectionLimits(max_header_bytes=32 * 1024, header_timeout_s=10, write_timeout_s=60)
 
 ONE_TRY = UpstreamSettings(

@@ -13,7 +13,8 @@ import httpx
 import yaml
 
 from tests.deploy.programs import CONFIG, RULES
-from tests.drills.processes import free_port, wait_until
+from tests.drills.processes import free_port
+from tests.serving import wait_for
 
 # An hour lasts ten seconds here and a week ten minutes, so that earlier values exist when a query
 # needs them. Gateways are scraped twice a second.
@@ -49,7 +50,7 @@ def running(binary: Path, folder: Path, target: str, key: str) -> Iterator[Prome
     with log.open("wb") as file, subprocess.Popen(command, stderr=file) as process:
         url = f"http://127.0.0.1:{port}"
         try:
-            wait_until(lambda: _is_ready(url), f"Prometheus is ready: {log.read_text()}")
+            wait_for(lambda: _is_ready(url), f"Prometheus is ready: {log.read_text()}")
             yield Prometheus(url)
         finally:
             process.terminate()

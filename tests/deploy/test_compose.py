@@ -21,7 +21,8 @@ from router_service.core.errors import ConfigError
 from router_service.database.engine import check_database_address
 from router_service.settings import Settings, read_settings
 from tests.deploy.dockerfile import stages
-from tests.drills.processes import free_port, wait_until
+from tests.drills.processes import free_port
+from tests.serving import wait_for
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -149,7 +150,7 @@ def test_redis_requires_the_password(redis_programs: tuple[Path, int]) -> None:
         ["sh", "-euc", redis_command()], cwd=programs, env=variables, stdout=subprocess.DEVNULL
     ) as process:
         try:
-            wait_until(is_healthy, "Redis is healthy")
+            wait_for(is_healthy, "Redis is healthy")
             assert not is_healthy(SWITCHCRAFT_REDIS_PASSWORD="")
             assert not is_healthy(SWITCHCRAFT_REDIS_PASSWORD="wrong" * 5)
             with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):

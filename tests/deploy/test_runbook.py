@@ -19,10 +19,9 @@ from tests.drills.processes import (
     RedisServer,
     free_port,
     gateway,
-    wait_until,
     write_config,
 )
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "deploy" / "RUNBOOK.md").read_text()
@@ -102,7 +101,7 @@ def _break(served: GatewayProcess, config: Path, redis: RedisServer) -> None:
     decision_id = answer.headers["x-switchcraft-decision-id"]
     feedback = {"decision_id": decision_id, "correct": True}
     # The record is saved in the background.
-    wait_until(lambda: http.post("/v1/feedback", json=feedback).status_code == 200, "it is saved")
+    wait_for(lambda: http.post("/v1/feedback", json=feedback).status_code == 200, "it is saved")
     redis.kill()
     (served.log.parent / "state").rename(served.log.parent / "aside")
     slow = {"x-sandbox": "chunk_delay_s=60"}
@@ -112,7 +111,7 @@ def _break(served: GatewayProcess, config: Path, redis: RedisServer) -> None:
         with http.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow):
             return httpx.post(served.url + CHAT, json=BODY, headers=http.headers).status_code == 503
 
-    wait_until(is_overloaded, "a request is refused")
+    wait_for(is_overloaded, "a request is refused")
 
     def has_no_arm_left() -> bool:
         http.post(CHAT, json=BODY, headers={"x-sandbox": "status=500"})
@@ -120,12 +119,12 @@ def _break(served: GatewayProcess, config: Path, redis: RedisServer) -> None:
         assert isinstance(circuits, list)
         return len(circuits) == len(ARMS)
 
-    wait_until(has_no_arm_left, "every circuit is open")
+    wait_for(has_no_arm_left, "every circuit is open")
     config.write_text(config.read_text() + "rooter: {}\n")
     assert http.post("/admin/reload").status_code == 409
     assert http.get("/metrics").status_code == 200  # writes the log lines of requests that wait
     lines = ("trace collector", "shared state", "circuit open", "decision log", "the database")
-    wait_until(lambda: all(line in served.log.read_text() for line in lines), "all is logged")
+    wait_for(lambda: all(line in served.log.read_text() for line in lines), "all is logged")
 
 
 def run(command: str, served: GatewayProcess) -> str:

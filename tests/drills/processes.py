@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,25 +25,15 @@ import yaml
 
 from router_service.artifact import SHIPPED, Artifact
 from tests.bodies import CHAT, TOOLS
+from tests.serving import wait_for
 
 ROOT = Path(__file__).parents[2]
 
 START_TIMEOUT_S = 120.0
 """A start takes two seconds of a core, and a worker as much again: on a busy machine, a minute."""
-WAIT_S = 60.0
 PAUSE_S = 0.01
 """Pause between two requests of a client, so that the load does not saturate the machine."""
 ARMS = Artifact.load(SHIPPED).manifest.arms
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> float:
-    """Wait for a condition and return the seconds; fail after `timeout_s`."""
-    started_s = time.monotonic()
-    while time.monotonic() < started_s + timeout_s:
-        if condition():
-            return time.monotonic() - started_s
-        time.sleep(0.05)
-    raise AssertionError(f"not reached within {timeout_s} s: {what}")
 
 
 def free_port() -> int:
@@ -81,17 +71,17 @@ class GatewayProcess:
     log: Path
     http: httpx.Client
 
-    def wait_for_artifact(self, artifact: str, timeout_s: float = WAIT_S) -> float:
-        """Wait until the artifact of this name decides; return the seconds."""
-        return wait_until(lambda: self.artifact() == artifact, f"{artifact} serves", timeout_s)
+    def wait_for_artifact(self, artifact: str) -> None:
+        """Wait until the artifact of this name decides."""
+        wait_for(lambda: self.artifact() == artifact, f"{artifact} serves")
 
     def wait_for_canary(self, *, canary: bool) -> None:
         """Wait until a canary runs, or until none runs."""
-        wait_until(lambda: bool(self.status()["tried"]) is canary, f"a canary: {canary}")
+        wait_for(lambda: bool(self.status()["tried"]) is canary, f"a canary: {canary}")
 
     def wait_for_metric(self, series: str, least: float) -> None:
         """Wait until a metric series has at least this value."""
-        wait_until(lambda: self.metric(series) >= least, f"{series} is {least}")
+        wait_for(lambda: self.metric(series) >= least, f"{series} is {least}")
 
     def artifact(self) -> str:
         """Return the name of the artifact that decides."""
@@ -155,7 +145,7 @@ def serving(
     ):
         started = GatewayProcess(url, process, log, http)
         try:
-            wait_until(lambda: _is_ready(started), f"{log.read_text()}", START_TIMEOUT_S)
+            wait_for(lambda: _is_ready(started), f"{log.read_text()}", START_TIMEOUT_S)
             yield started
         finally:
             process.terminate()
@@ -232,7 +222,7 @@ class Load:
         ]
         for thread in self._threads:
             thread.start()
-        wait_until(lambda: len(self.statuses) >= self.clients, "every client had an answer")
+        wait_for(lambda: len(self.statuses) >= self.clients, "every client had an answer")
         return self
 
     def __exit__(
@@ -249,7 +239,7 @@ class Load:
     def wait_for_answers(self, requests: int = 20) -> None:
         """Wait until so many more requests have been answered."""
         wanted = len(self.statuses) + requests
-        wait_until(lambda: len(self.statuses) >= wanted, f"{requests} more answers")
+        wait_for(lambda: len(self.statuses) >= wanted, f"{requests} more answers")
 
     def check(self, answered_upstream: int) -> None:
         """Assert that each request got one good answer, from one answer of the upstream."""
@@ -300,7 +290,7 @@ class RedisServer:
     def start(self) -> None:
         """Start Redis and wait until it answers."""
         self._process = subprocess.Popen(self._command, cwd=self._folder, stdout=subprocess.DEVNULL)
-        wait_until(self._answers, "Redis answers")
+        wait_for(self._answers, "Redis answers")
 
     def kill(self) -> None:
         """Kill it, as a crash does."""

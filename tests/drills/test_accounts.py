@@ -11,9 +11,9 @@ import pytest
 
 from router_service.core.keys import new_key
 from tests.bodies import ASK, CHAT
-from tests.drills.processes import ARMS, gateway, wait_until, write_config
+from tests.drills.processes import ARMS, gateway, write_config
 from tests.drills.test_workers import only_worker, two_workers
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 from tests.stored_keys import bearer
 
 ADMIN = new_key()
@@ -35,7 +35,7 @@ class Process:
 
     def wait_for(self, secret: str, status: int) -> None:
         """Wait until requests with a key get this status."""
-        wait_until(lambda: self.status(secret) == status, f"the key gets {status}")
+        wait_for(lambda: self.status(secret) == status, f"the key gets {status}")
 
     def ask(self, secret: str) -> httpx.Response:
         """Ask a model with a key."""

@@ -27,9 +27,9 @@ from router_service.database.schema import leases, spending, usage
 from router_service.settings import KeySettings
 from router_service.telemetry.usage import DAY_S
 from tests.bodies import CHAT, TOOLS
-from tests.drills.processes import GatewayProcess, RedisServer, gateway, wait_until, write_config
+from tests.drills.processes import GatewayProcess, RedisServer, gateway, write_config
 from tests.postgresql import PostgreSQLServer
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 REQUESTS = 400
 STREAMS = 100
@@ -165,7 +165,7 @@ def check(found: Replicas) -> None:
     urls = [each.url for each in found.gateways]
     wait_until_valid(found, secret)
     asyncio.run(send_all(urls, secret, bodies(BODIES)))
-    wait_until(lambda: len(found.logged_usd(OTHER)) == BODIES, "the costs are logged")
+    wait_for(lambda: len(found.logged_usd(OTHER)) == BODIES, "the costs are logged")
     mean_usd = sum(found.logged_usd(OTHER).values()) / BODIES
 
     limit_usd = mean_usd * REQUESTS / 2
@@ -174,7 +174,7 @@ def check(found: Replicas) -> None:
     secret = found.accounts.create_key(NewKey(name=LOAD, budget=budget)).secret
     wait_until_valid(found, secret)
     answered, refused = asyncio.run(send_all(urls, secret, bodies(REQUESTS)))
-    wait_until(lambda: len(found.logged_usd(LOAD)) == len(answered), "the costs are logged")
+    wait_for(lambda: len(found.logged_usd(LOAD)) == len(answered), "the costs are logged")
     costs = {name: to_nusd(usd) for name, usd in found.logged_usd(LOAD).items()}
     assert costs.keys() == answered
 
@@ -183,8 +183,8 @@ def check(found: Replicas) -> None:
     scope = usage.c.scope == f"key:{LOAD}", usage.c.step_s == DAY_S
     periods = [period.value for period in BudgetPeriod]
     subject = spending.c.subject == f"key:{LOAD}", spending.c.period.in_(periods)
-    wait_until(lambda: found.sum_of(spending.c.spent_nusd, *subject) == spent, "it is written")
-    wait_until(lambda: found.sum_of(usage.c.cost_nusd, *scope) == spent, "usage is written")
+    wait_for(lambda: found.sum_of(spending.c.spent_nusd, *subject) == spent, "it is written")
+    wait_for(lambda: found.sum_of(usage.c.cost_nusd, *scope) == spent, "usage is written")
     total_usd = sum(found.logged_usd(OTHER).values()) + spent / NANO
     assert found.counted_usd() == pytest.approx(total_usd, abs=1e-6)
 
@@ -198,7 +198,7 @@ def check(found: Replicas) -> None:
 def wait_until_valid(found: Replicas, secret: str) -> None:
     """Wait until every gateway knows a key."""
     for each in found.gateways:
-        wait_until(
+        wait_for(
             lambda each=each: (
                 httpx.get(
                     f"{each.url}/v1/models", headers={"authorization": f"Bearer {secret}"}

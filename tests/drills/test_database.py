@@ -26,11 +26,10 @@ from tests.drills.processes import (
     Load,
     free_port,
     gateway,
-    wait_until,
     write_config,
 )
 from tests.postgresql import PostgreSQLServer
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 ADMIN = new_key()
 FAILED = re.compile(r'switchcraft_storage_errors_total\{operation="\w+",storage="database"\}')
@@ -101,9 +100,7 @@ def test_requests_continue_while_postgresql_is_away(
     config = write(tmp_path, upstream, server.create())
     with gateway(config, tmp_path, key=ADMIN) as served:
         known, revoked = create(served, "known"), create(served, "revoked")
-        wait_until(
-            lambda: status(served, known) == status(served, revoked) == 200, "both are valid"
-        )
+        wait_for(lambda: status(served, known) == status(served, revoked) == 200, "both are valid")
         assert database_state(served) | {"place": ""} == {
             "place": "", "state": "up", "unreachable_s": 0.0, "cause": None
         }  # fmt: skip
@@ -112,22 +109,22 @@ def test_requests_continue_while_postgresql_is_away(
             load.wait_for_answers(50)
             try:
                 OUTAGES[outage](server)
-                wait_until(lambda: served.metric(UP) == 0, "the metric shows the outage")
+                wait_for(lambda: served.metric(UP) == 0, "the metric shows the outage")
                 state = database_state(served)
                 assert state["state"] == "away"
                 assert state["cause"]
                 assert served.http.get("/readyz").status_code == 200
                 assert served.http.post("/admin/keys", json={"name": "late"}).status_code == 503
                 assert status(served, new_key()) == 401
-                wait_until(lambda: errors(served) > 0, "errors are counted")
+                wait_for(lambda: errors(served) > 0, "errors are counted")
                 load.wait_for_answers(100)
             finally:
                 REPAIRS[outage](server)
-            wait_until(lambda: served.metric(UP) == 1, "the database is back")
+            wait_for(lambda: served.metric(UP) == 1, "the database is back")
             created = create(served, "created")
             assert served.http.post("/admin/keys/revoked/revoke").status_code == 200
-            wait_until(lambda: status(served, created) == 200, "the new key is known")
-            wait_until(lambda: status(served, revoked) == 401, "the revocation holds")
+            wait_for(lambda: status(served, created) == 200, "the new key is known")
+            wait_for(lambda: status(served, revoked) == 401, "the revocation holds")
             load.wait_for_answers()
         assert load.lost == []
         assert set(load.statuses) == {200}
@@ -154,8 +151,8 @@ def test_gateway_with_other_keys_starts_without_its_database(
             assert status(served, ADMIN) == 200
             assert status(served, known) == 503
             server.start()
-            wait_until(lambda: status(served, known) == 200, "the key is known")
-            wait_until(lambda: status(served, new_key()) == 401, "other keys are wrong")
+            wait_for(lambda: status(served, known) == 200, "the key is known")
+            wait_for(lambda: status(served, new_key()) == 401, "other keys are wrong")
     finally:
         server.stop()
         server.start()
@@ -183,7 +180,7 @@ def test_gateways_that_start_together_create_the_tables_once(
             stack.callback(process.terminate)
         text = ""
         for log in logs:
-            wait_until(partial(_are_ready, log), "all serve", START_TIMEOUT_S)
+            wait_for(partial(_are_ready, log), "all serve", START_TIMEOUT_S)
             text += log.read_text()
         assert text.count("created the database") == 1
         assert "cannot be used" not in text
@@ -191,7 +188,7 @@ def test_gateways_that_start_together_create_the_tables_once(
         one, other = (f"http://127.0.0.1:{port}" for port in ports)
         made = httpx.post(f"{one}/admin/keys", json={"name": "made"}, headers=headers).json()
         key = {"authorization": f"Bearer {made['secret']}"}
-        wait_until(
+        wait_for(
             lambda: httpx.post(other + CHAT, json=BODY, headers=key).status_code == 200,
             "the other gateway knows the key",
         )
@@ -215,7 +212,7 @@ def test_documented_backup_can_be_restored(
         run(dump)
         new = create(served, "new")
         assert served.http.post("/admin/keys/old/revoke").status_code == 200
-        wait_until(lambda: [status(served, key) for key in (old, new)] == [401, 200], "as it is")
+        wait_for(lambda: [status(served, key) for key in (old, new)] == [401, 200], "as it is")
         run(restore)
-        wait_until(lambda: [status(served, key) for key in (old, new)] == [200, 401], "as it was")
+        wait_for(lambda: [status(served, key) for key in (old, new)] == [200, 401], "as it was")
         assert create(served, "newer")

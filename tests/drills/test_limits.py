@@ -20,12 +20,11 @@ from tests.drills.processes import (
     START_TIMEOUT_S,
     GatewayProcess,
     gateway,
-    wait_until,
     write_config,
 )
 from tests.drills.test_workers import two_workers, workers
 from tests.keyed_gateways import open_stream
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 from tests.stored_keys import add_key, bearer
 
 BODY = {"model": ARMS[0], "messages": ASK}
@@ -59,7 +58,7 @@ def wait_for_key(urls: list[str], secret: str) -> None:
         answers = [httpx.get(f"{url}/v1/models", headers=bearer(secret)) for url in urls * 8]
         return all(answer.status_code == 200 for answer in answers)
 
-    wait_until(is_known, "the key is known")
+    wait_for(is_known, "the key is known")
 
 
 def send(urls: list[str], secrets: list[str]) -> list[int]:
@@ -89,7 +88,7 @@ def check_parallel(urls: list[str], secret: str, limit: int) -> None:
         answers = [httpx.post(url + CHAT, json=BODY, headers=bearer(secret)) for url in urls]
         return all(answer.status_code == 200 for answer in answers)
 
-    wait_until(is_free, "the slots are free")
+    wait_for(is_free, "the slots are free")
 
 
 def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(
@@ -119,5 +118,5 @@ def test_two_workers_share_limits_and_a_killed_one_frees_its_slots(
                     return False
                 return answer.status_code == 200
 
-            wait_until(is_free, "new workers serve, and the slots are free", START_TIMEOUT_S)
+            wait_for(is_free, "new workers serve, and the slots are free", START_TIMEOUT_S)
             assert workers(served).isdisjoint(before)

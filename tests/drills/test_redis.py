@@ -8,10 +8,9 @@ from tests.drills.processes import (
     Load,
     RedisServer,
     gateway,
-    wait_until,
     write_config,
 )
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 UP = 'switchcraft_dependency_up{dependency="shared_state"}'
 
@@ -30,11 +29,11 @@ def test_redis_outage_under_load_affects_no_request(
     ):
         load.wait_for_answers()
         redis_server.kill()
-        wait_until(lambda: one.metric(UP) == 0, "the metric shows that Redis is down")
+        wait_for(lambda: one.metric(UP) == 0, "the metric shows that Redis is down")
         assert one.http.get("/readyz").json()["store"] == "away"
         load.wait_for_answers(100)
         redis_server.start()
-        wait_until(lambda: one.metric(UP) == 1, "the metric shows that Redis is back")
+        wait_for(lambda: one.metric(UP) == 1, "the metric shows that Redis is back")
         load.wait_for_answers()
-        wait_until(lambda: one.http.get("/readyz").json()["store"] == "ok", "the store is back")
+        wait_for(lambda: one.http.get("/readyz").json()["store"] == "ok", "the store is back")
     load.check(upstream.stats()["completed"])

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until, write_config
-from tests.serving import Sandbox
+from tests.drills.processes import START_TIMEOUT_S, free_port, write_config
+from tests.serving import Sandbox, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def starting(config: Path) -> Iterator[Starting]:
     ):
         maps = Path(f"/proc/{process.pid}/maps")
         try:
-            wait_until(lambda: "pydantic_core" in maps.read_text(), "it imports", START_TIMEOUT_S)
+            wait_for(lambda: "pydantic_core" in maps.read_text(), "it imports", START_TIMEOUT_S)
             yield Starting(process, f"http://127.0.0.1:{port}", log)
         finally:
             process.kill()
@@ -80,8 +80,8 @@ def test_sighup_during_startup_reloads(
         signals = iter([signal.SIGHUP] * 40)
         if workers == 1:
             gateway.send(next(signals))
-            wait_until(gateway.is_ready, "it serves", START_TIMEOUT_S)
-            wait_until(gateway.has_reloaded, "it reloads", START_TIMEOUT_S)
+            wait_for(gateway.is_ready, "it serves", START_TIMEOUT_S)
+            wait_for(gateway.has_reloaded, "it reloads", START_TIMEOUT_S)
         else:
 
             def both_serve() -> bool:
@@ -90,7 +90,7 @@ def test_sighup_during_startup_reloads(
                 served = gateway.log.read_text().count(" is ready")
                 return gateway.is_ready() and served == workers
 
-            wait_until(both_serve, "both workers serve", START_TIMEOUT_S)
+            wait_for(both_serve, "both workers serve", START_TIMEOUT_S)
             assert "ended with status" not in gateway.log.read_text()
         gateway.send(signal.SIGTERM)
         assert gateway.process.wait(START_TIMEOUT_S) == 0

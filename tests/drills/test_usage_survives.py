@@ -20,11 +20,10 @@ from tests.drills.processes import (
     GatewayProcess,
     Load,
     gateway,
-    wait_until,
     write_config,
 )
 from tests.postgresql import PostgreSQLServer
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 LOST_S = 5.0
 """Usage of the last seconds before a kill may be lost."""
@@ -89,7 +88,7 @@ def test_at_most_five_seconds_are_lost_at_sigkill(
         load.wait_for_answers(20)
         answered, answered_s = len(load.statuses), time.monotonic()
         load.wait_for_answers(20)
-        wait_until(lambda: time.monotonic() > answered_s + LOST_S, "five seconds have passed")
+        wait_for(lambda: time.monotonic() > answered_s + LOST_S, "five seconds have passed")
         served.process.kill()
         served.process.wait(START_TIMEOUT_S)
     assert answered <= counted(url) <= load.sent

@@ -24,10 +24,9 @@ from tests.drills.processes import (
     free_port,
     gateway,
     serving,
-    wait_until,
     write_config,
 )
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 REQUESTS = 10
 DECISIONS = "switchcraft_decisions_total{"
@@ -66,7 +65,7 @@ def two_workers(served: GatewayProcess, without: int | None = None) -> tuple[int
         found.update(workers(served) - {without})
         return len(found) == 2
 
-    wait_until(both_serve, "both workers serve", START_TIMEOUT_S)
+    wait_for(both_serve, "both workers serve", START_TIMEOUT_S)
     first, second = sorted(found)
     return first, second
 
@@ -127,7 +126,7 @@ def test_every_worker_shows_the_metrics_of_all_workers(served: GatewayProcess) -
 
 def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
     """Wait until `/metrics` shows this many decisions, and return it; fail if it shows more."""
-    wait_until(lambda: decisions(http) >= wanted, f"{wanted} decisions")
+    wait_for(lambda: decisions(http) >= wanted, f"{wanted} decisions")
     assert decisions(http) == wanted
     return http.get("/metrics").text
 
@@ -137,7 +136,7 @@ def test_decisions_outlive_the_worker_that_made_them(served: GatewayProcess) -> 
     killed, _ = two_workers(served)
     with only_worker(killed, served) as http:
         path = "/v1/decisions/" + http.post(CHAT, json=BODY).headers["x-switchcraft-decision-id"]
-        wait_until(lambda: http.get(path).status_code == 200, "the decision is kept")
+        wait_for(lambda: http.get(path).status_code == 200, "the decision is kept")
     os.kill(killed, signal.SIGKILL)
     for pid in two_workers(served, without=killed):
         with only_worker(pid, served) as http:
@@ -171,7 +170,7 @@ def wait_until_unavailable(pid: int, served: GatewayProcess, model: str) -> None
         ) as http:  # stops the others only briefly: they share their state
             return ask(http, 1, model=model) == {503}
 
-    wait_until(refuses, f"{pid} knows the open circuit")
+    wait_for(refuses, f"{pid} knows the open circuit")
 
 
 def test_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> None:
@@ -194,14 +193,14 @@ def test_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> No
     served.send_sighup()
     for pid in (first, second):
         answers_to(pid, served, "switchcraft")
-    wait_until(lambda: served.metric(LAST) == 1, "the last reload succeeded")
+    wait_for(lambda: served.metric(LAST) == 1, "the last reload succeeded")
     assert workers(served) == {first, second}
 
 
 def answers_to(pid: int, served: GatewayProcess, name: str) -> None:
     """Wait until a worker routes requests for this model name."""
     with only_worker(pid, served) as http:
-        wait_until(lambda: ask(http, 1, model=name) == {200}, f"{pid} answers to {name}")
+        wait_for(lambda: ask(http, 1, model=name) == {200}, f"{pid} answers to {name}")
 
 
 def test_workers_finish_streams_at_sigterm_and_stop_at_a_second_one(
@@ -210,7 +209,7 @@ def test_workers_finish_streams_at_sigterm_and_stop_at_a_second_one(
     """SIGTERM lets a stream finish; a second SIGTERM abandons a hanging request."""
     with gateway(config, tmp_path) as served:
         threading.Thread(target=hang, args=(served.url,), daemon=True).start()
-        wait_until(lambda: served.metric(IN_FLIGHT) == 1, "a request hangs")
+        wait_for(lambda: served.metric(IN_FLIGHT) == 1, "a request hangs")
         slow = {"x-sandbox": "chunk_delay_s=0.3"}
         with served.http.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow) as answer:
             parts = answer.iter_bytes()
@@ -221,7 +220,7 @@ def test_workers_finish_streams_at_sigterm_and_stop_at_a_second_one(
         served.process.send_signal(signal.SIGTERM)
         # Well before `shutdown_timeout_s`.
         assert served.process.wait(timeout=20) == 0
-        wait_until(lambda: not workers(served), "all workers have ended")
+        wait_for(lambda: not workers(served), "all workers have ended")
 
 
 def hang(url: str) -> None:
@@ -252,5 +251,5 @@ def test_workers_share_the_parents_sandbox_and_end_with_it(tmp_path: Path, tempo
                 assert ask(one, 1) == {200}
         assert "reachable" not in log.read_text()
         served.process.kill()
-        wait_until(lambda: not workers(served), "no worker holds the port")
+        wait_for(lambda: not workers(served), "no worker holds the port")
     assert log.read_text().count("no upstream is configured") == 1

@@ -1,4 +1,8 @@
-"""Changes that keep an input's format: of lines, and of trees of JSON values."""
+"""The inputs in the repository, and changes of them that keep the format of lines or of JSON.
+
+Each file of `corpus` has one JSON object per line. Bytes are written as the characters U+0000 to
+U+00FF, so that most inputs are readable. `found` names the defect that an input showed.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,19 @@ import math
 import random
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.attacks import INTEGERS, VALUES
-from tests.fuzz import entries
+
+FOLDER = Path(__file__).parent / "corpus"
+
+
+def read_inputs(name: str) -> list[bytes]:
+    """Return a target's inputs."""
+    lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["input"].encode("latin-1") for line in lines]
+
 
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
 _NUMBERS = ("1", "7", "8", "99999", *(str(integer) for integer in INTEGERS))
@@ -22,7 +35,7 @@ _WORDS = sorted(
         *("input_tokens_details", "output_tokens_details", "cache_read_input_tokens"),
         *(
             word.decode()
-            for entry in entries.read("translations")
+            for entry in read_inputs("translations")
             for word in re.findall(rb'"([\w.]{2,40})"', entry)
         ),
     }

@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from tests.attacks import IS_LONG
-from tests.fuzz import entries
+from tests.fuzz.changes import read_inputs
 
 SEED = 15
 CHANGES = 1_000 if IS_LONG else 2
@@ -21,7 +21,7 @@ def test_no_input_shows_a_defect(name: str) -> None:
     """Neither the inputs of the repository nor changes of them show a defect."""
     target, rng = import_module(f"tests.fuzz.{name}"), random.Random(SEED)
     problems: list[str] = []
-    for data in (*entries.read(name), *target.ATTACKS):
+    for data in (*read_inputs(name), *target.ATTACKS):
         changed = data
         for _ in range(1 + CHANGES):
             try:

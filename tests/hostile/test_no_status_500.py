@@ -17,8 +17,7 @@ import pytest
 from tests.answering import MODELS, PATHS, Peers, peers
 from tests.apis import APIS, Api
 from tests.attacks import IS_LONG
-from tests.fuzz import entries
-from tests.fuzz.changes import change_json
+from tests.fuzz.changes import change_json, read_inputs
 from tests.hostile.repeats import ANSWERS, EVENTS, REQUESTS, SAMPLES
 
 Json = Any
@@ -60,7 +59,7 @@ def changed(data: bytes, rng: random.Random) -> Iterator[bytes]:
 def bodies() -> list[bytes]:
     """Return requests of all APIs."""
     made = [make(2) for dialect in APIS for make in REQUESTS[dialect].values()]
-    cases = [json.loads(entry) for entry in entries.read("translations")]
+    cases = [json.loads(entry) for entry in read_inputs("translations")]
     return [
         *(
             json.dumps(case.get("body") if isinstance(case, dict) else case).encode()
@@ -99,7 +98,7 @@ def test_no_request_makes_the_gateway_fail(gateway: Peers) -> None:
 
 def answers(source: Api) -> list[tuple[bytes, bool]]:
     """Return answers of one API, each with whether it is a stream."""
-    cases = [json.loads(entry) for entry in entries.read("translations")]
+    cases = [json.loads(entry) for entry in read_inputs("translations")]
     made: list[Json] = [
         *(case["answer"] for case in cases if isinstance(case, dict) and "answer" in case),
         *(make(2) for make in ANSWERS[source].values()),

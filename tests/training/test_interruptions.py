@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from router_service.artifact import MANIFEST, SHIPPED, TOKENIZER, Artifact
 from switchcraft_training.cli import main
 from switchcraft_training.errors import StorageError
 from switchcraft_training.storage import explaining_failed_writes
+from tests.serving import wait_for
 from tests.training.disks import full_disk
 
 pytestmark = pytest.mark.slow
@@ -74,11 +74,12 @@ def test_run_continues_after_a_full_disk_and_after_a_kill(
 
     command = [sys.executable, "-m", "switchcraft_training.cli", *run]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as killed:
-        deadline_s = time.monotonic() + 100
-        while not list(out.glob("work/checkpoints/*/finished.safetensors")):
+
+        def has_finetuned() -> bool:
             assert killed.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
+            return bool(list(out.glob("work/checkpoints/*/finished.safetensors")))
+
+        wait_for(has_finetuned, "the encoder is fine-tuned", 100)
         killed.kill()
     assert killed.returncode == -signal.SIGKILL
     assert not (out / "artifact" / MANIFEST).exists()

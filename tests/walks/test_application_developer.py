@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from tests.documentation.documents import ROOT, Document
-from tests.drills.processes import free_port, serving, wait_until
+from tests.drills.processes import free_port, serving
+from tests.serving import wait_for
 from tests.walks.screens import Screens, Terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -105,7 +106,7 @@ def _key(developer: Developer, url: str) -> None:
     def needs_key() -> bool:
         return httpx.get(f"{url}/v1/models").status_code == 401
 
-    wait_until(needs_key, "the gateway has read its first key")
+    wait_for(needs_key, "the gateway has read its first key")
     refused = developer.run(f"{ask} {body}")
     assert "HTTP/1.1 401" in refused
     command = ".venv/bin/switchcraft keys create my-app --budget 5/month"
@@ -116,7 +117,7 @@ def _key(developer: Developer, url: str) -> None:
         headers = {"authorization": f"Bearer {key}"}
         return httpx.get(f"{url}/v1/models", headers=headers).is_success
 
-    wait_until(is_known, "the gateway has read the new key")
+    wait_for(is_known, "the gateway has read the new key")
     answer = developer.run(
         f'KEY=$(cat app-key)\n{ask} -H "authorization: Bearer $KEY" {body}',
         shown=f'{ask} -H "authorization: Bearer $KEY" {body}',

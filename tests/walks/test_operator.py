@@ -19,9 +19,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.bodies import TOOLS
 from tests.deploy.prometheus import Prometheus, running
-from tests.drills.processes import START_TIMEOUT_S, free_port, gateway, wait_until
+from tests.drills.processes import START_TIMEOUT_S, free_port, gateway
 from tests.publishing import make_artifact
 from tests.sandbox import run_in_thread
+from tests.serving import wait_for
 from tests.walks.screens import Screens, Terminal
 
 pytestmark = pytest.mark.slow
@@ -80,7 +81,7 @@ class Operator(Terminal):
 
     def logged(self, title: str, pattern: str) -> None:
         """Wait until the log has a line, and take a picture of its end."""
-        wait_until(lambda: re.search(pattern, self.log.read_text()), f"{pattern} is logged")
+        wait_for(lambda: re.search(pattern, self.log.read_text()), f"{pattern} is logged")
         lines = self.log.read_text().splitlines()
         at = max(number for number, line in enumerate(lines) if re.search(pattern, line))
         self.screens.terminal(f"tail gateway.log  # {title}", "\n".join(lines[at - 6 : at + 4]))
@@ -175,7 +176,7 @@ def watch(operator: Operator, prometheus: Prometheus, browser: Browser) -> None:
     models = operator.ask(operator.environment[ADMIN], 12)
     assert models <= {"claude-sonnet", "gpt-4.1-mini"}
     query = "sum by (model, status) (switchcraft_requests_total)"
-    wait_until(lambda: sum(prometheus.ask(query).values()) >= 12, "both workers are scraped")
+    wait_for(lambda: sum(prometheus.ask(query).values()) >= 12, "both workers are scraped")
     operator.run(f"curl -s {prometheus.url}/api/v1/query -d {shlex.quote('query=' + query)}")
     with page_of(operator, browser) as tab:
         expect(tab.locator("#overview .tiles")).to_contain_text("12")
@@ -199,7 +200,7 @@ def reload_configuration(operator: Operator, text: str) -> None:
         except openai.APIStatusError:
             return False
 
-    wait_until(is_used_again, "the provider that was away is used again")
+    wait_for(is_used_again, "the provider that was away is used again")
 
 
 def give_budget(operator: Operator, browser: Browser) -> None:
@@ -208,7 +209,7 @@ def give_budget(operator: Operator, browser: Browser) -> None:
     created = operator.run(with_config("switchcraft keys create search-agent --team search"))
     secret = next(word for word in created.split() if word.startswith("sk-"))
     operator.run(with_config("switchcraft keys edit search-agent --budget 0.0005/total"))
-    wait_until(lambda: operator.accepts(secret), "the workers know the key")
+    wait_for(lambda: operator.accepts(secret), "the workers know the key")
 
     refusals: list[openai.RateLimitError] = []
 
@@ -219,7 +220,7 @@ def give_budget(operator: Operator, browser: Browser) -> None:
             refusals.append(exc)
         return bool(refusals)
 
-    wait_until(is_spent, "the budget is spent", 60)
+    wait_for(is_spent, "the budget is spent", 60)
     assert "The budget of the key 'search-agent'" in refusals[0].message
     assert refusals[0].code == "insufficient_quota"
     operator.logged("a refused request", "search-agent.*429|429.*search-agent")
@@ -242,10 +243,10 @@ def lose_upstream(operator: Operator, prometheus: Prometheus) -> None:
         assert operator.ask(admin, 2, "switchcraft:economy") == {"claude-sonnet"}
         return "circuit open" in operator.log.read_text()
 
-    wait_until(is_noticed, "the circuit is open", 60)
+    wait_for(is_noticed, "the circuit is open", 60)
     operator.logged("a provider is away", "circuit open")
     opened = "max by (deployment) (max_over_time(switchcraft_breaker_open[1h])) > 0"
-    wait_until(lambda: prometheus.ask(opened), "the metrics show it")
+    wait_for(lambda: prometheus.ask(opened), "the metrics show it")
     operator.run(f"curl -s {prometheus.url}/api/v1/query -d {shlex.quote('query=' + opened)}")
 
 
@@ -254,10 +255,10 @@ def upgrade(operator: Operator, old: Path) -> None:
     new = make_artifact(operator.folder / "artifacts", "january")
     shown = publish(operator, documented(OPERATIONS, "switchcraft-train publish"), new)
     assert re.search(r"^stable +january-", shown, re.MULTILINE)
-    wait_until(lambda: operator.get("/readyz")["artifact"] == "january", "the new artifact decides")
+    wait_for(lambda: operator.get("/readyz")["artifact"] == "january", "the new artifact decides")
     operator.logged("the new artifact", "january")
     publish(operator, documented(OPERATIONS, "switchcraft-train publish"), old)
-    wait_until(
+    wait_for(
         lambda: operator.get("/readyz")["artifact"] == "december", "the old artifact decides again"
     )
 

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from switchcraft_training.models.finetuning import finetune_encoder
+from tests.serving import wait_for
 from tests.training.models.cases import config, encoder, rows, with_labels
 from tests.training.models.job import main
 
@@ -59,11 +59,12 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     arguments = ("--dropout", "0.3", *training(max_epochs=40, patience_epochs=40))
     workspace = tmp_path / "work"
     killed = job(tmp_path / "killed", "--workspace", str(workspace), *arguments)
-    deadline = time.monotonic() + RUN_S
-    while not list(workspace.glob("checkpoints/*/epoch-000[3-9].pt")):
+
+    def has_checkpoints() -> bool:
         assert killed.poll() is None, (tmp_path / "killed.log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+        return bool(list(workspace.glob("checkpoints/*/epoch-000[3-9].pt")))
+
+    wait_for(has_checkpoints, "three epochs have passed", RUN_S)
     killed.kill()
     killed.wait()
     assert not (tmp_path / "killed").exists()
