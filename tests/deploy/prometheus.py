@@ -1,4 +1,4 @@
-"""A Prometheus server that runs the shipped configuration on a shorter time scale."""
+"""The files shipped for Prometheus, and a server that runs them on a shorter time scale."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 import httpx
 import yaml
 
-from tests.deploy.programs import CONFIG, RULES
 from tests.drills.processes import free_port
 from tests.serving import wait_for
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "rules.yaml"
+CONFIG = DEPLOY / "prometheus" / "prometheus.yaml"
 
 # An hour lasts ten seconds here and a week ten minutes, so that earlier values exist when a query
 # needs them. Gateways are scraped twice a second.
@@ -23,6 +26,12 @@ WINDOWS = {
     "1h": "10s", "6h": "20s", "1d": "20s", "3d": "10m", "1w": "10m",
 }  # fmt: skip
 STEP = "500ms"
+
+
+def run(*command: str | Path) -> None:
+    """Run a program; fail with its output if it reports an error."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from router_service.telemetry.metrics import Metrics
 from tests.deploy.dashboards import FILES, PROMETHEUS, queries
-from tests.deploy.programs import RULES, run
+from tests.deploy.prometheus import RULES, run
 
 FROM_PROMETHEUS = {"job", "instance"}
 VARIABLES = {"job": "switchcraft", "__rate_interval": "1m", "__range": "6h", "before": "1d"}

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy import alerts
 from router_service.serving.app import create_app
 from router_service.settings import Settings
-from tests.deploy.programs import CONFIG, DEPLOY, RULES, run
+from tests.deploy.prometheus import CONFIG, DEPLOY, RULES, run
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
 
