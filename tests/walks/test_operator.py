@@ -224,8 +224,12 @@ def give_budget(operator: Operator, browser: Browser) -> None:
     assert "The budget of the key 'search-agent'" in refusals[0].message
     assert refusals[0].code == "insufficient_quota"
     operator.logged("a refused request", "search-agent.*429|429.*search-agent")
-    used = operator.run(with_config("switchcraft usage --by team key"))
-    assert re.search(r"^search +search-agent ", used, re.MULTILINE)
+
+    def is_counted() -> bool:
+        used = operator.run(with_config("switchcraft usage --by team key"))
+        return re.search(r"^search +search-agent ", used, re.MULTILINE) is not None
+
+    wait_for(is_counted, "the workers have written the usage")
     reported = operator.run(documented(OPERATIONS, "curl -H"))
     assert reported.startswith("day,team,requests")
     assert re.search(r"^\d{4}-\d\d-\d\d,search,", reported, re.MULTILINE)
