@@ -125,6 +125,17 @@ def test_failure_of_the_second_model_is_counted_and_harms_nobody(
     assert ask(http, model="large").status_code == 200
 
 
+@pytest.mark.parametrize("fields", [{"model": "large"}, {"tools": []}, {"n": 2}])
+def test_requests_that_cannot_be_compared_are_not(
+    http: httpx.Client, fields: dict[str, object]
+) -> None:
+    """The model has answered already, or there are no calls to compare."""
+    ask(http, **fields)
+    ask(http)  # a comparable one, after which the other one would have been compared too
+    wait_for_outcomes(http, "same")
+    assert wait_for_stored(http, 1)["total"]["comparisons"] == 1
+
+
 def test_unknown_model_of_comparisons_stops_the_start(sandbox: Sandbox, tmp_path: Path) -> None:
     """The error names the setting."""
     wrong = settings(sandbox, tmp_path, model="nobody")
