@@ -20,6 +20,8 @@ from tests.gateways import (
 )
 from tests.serving import Sandbox
 
+ARMS = ("small", "medium", "large")
+
 
 def candidates(record: dict[str, Any]) -> list[tuple[str, bool, float | None, str | None]]:
     """Return each candidate's arm, whether it was accepted, its estimate, and its failure."""
@@ -88,6 +90,25 @@ def calls(sandbox: Sandbox) -> dict[str, int]:
     """Return how often each model was called."""
     counts: dict[str, dict[str, int]] = sandbox.stats()["by_model"]
     return {model: each["requests"] for model, each in counts.items()}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.parametrize("fault", ["status=500", "malformed", "cut_after=0"])
+def test_limit_of_candidates_counts_every_model_that_is_asked(
+    house: VerifyingGateway, fault: str, limit: int
+) -> None:
+    """However models fail, at most `max_candidates` get the request, and the first error is told.
+
+    No further model answers instead of the candidates.
+    """
+    for model in ARMS:
+        house.sandbox.set_faults(model, fault)
+    before = calls(house.sandbox)
+    response = house.ask(x_switchcraft_max_candidates=str(limit))
+    assert response.status_code >= 500
+    assert response.headers["x-switchcraft-model"] == "small"
+    after = calls(house.sandbox)
+    assert {arm for arm in ARMS if after.get(arm, 0) > before.get(arm, 0)} == set(ARMS[:limit])
 
 
 @pytest.mark.parametrize("policy", ["verified", "theta=0.2"])

@@ -19,7 +19,7 @@ from router_service.core.errors import Failure, UpstreamError
 from router_service.requests.call import Call
 from router_service.requests.candidates import Attempt, Candidate
 from router_service.requests.parsing import Endpoint, parse_request
-from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings
+from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings, Timeouts
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import (
@@ -255,6 +255,56 @@ async def test_too_long_request_goes_to_a_model_with_a_larger_window(error: dict
         assert answer.model.name == "unknown"
         failure = await failure_of(gateway.ask(models[0], models[1]))
         assert (failure.model, failure.failure) == ("first", Failure.TOO_LONG)
+
+
+BEGINNING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
+CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
+
+
+@pytest.mark.parametrize("hold_s", [0.05, Timeouts().hold_s])
+async def test_beginning_without_content_is_held_for_a_while(
+    hold_s: float,
+) -> None:
+    """Then the client gets it, and later what follows, or the error of an upstream that is silent.
+
+    A silent upstream whose timeout is shorter than the hold is a failure before any output.
+    """
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    proceed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + BEGINNING)
+        with suppress(ConnectionError, asyncio.CancelledError):
+            await proceed.wait()
+            writer.write(CONTENT + b"data: [DONE]\n\n")
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    place = Deployment(upstream_model="m", base_url=f"http://{host}:{port}")
+
+    async def parts(idle_s: float, *, is_released: bool) -> list[bytes]:
+        timeouts = Timeouts(idle_s=idle_s, hold_s=hold_s)
+        deployment = place.model_copy(update={"timeouts": timeouts})
+        chosen = Model(name="a", deployments=(deployment,))
+        call = Call("dec_1", "req_1", 0.0)
+        call.request = parse_request(Endpoint(CHAT_PATH), b'{"model":"m"}')
+        client = Gateway(RetrySettings(max_retries=0)).client
+        with await client.start(call, Candidate(chosen), [chosen]) as answer:
+            assert answer.reader is not None
+            assert (answer.body, answer.reader.has_output) == (BEGINNING, False)
+            if is_released:
+                proceed.set()
+            return [part async for part in answer.reader.events]
+
+    with pytest.raises(UpstreamError) as early:
+        await parts(hold_s / 10, is_released=False)
+    with pytest.raises(UpstreamError) as late:
+        await parts(hold_s * 1.2, is_released=False)
+    assert {early.value.failure, late.value.failure} == {Failure.TIMEOUT}
+    assert b"".join(await parts(60, is_released=True)).startswith(CONTENT)
+    server.close()
 
 
 async def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
