@@ -48,7 +48,7 @@ def learn(
     publish: Annotated[bool, Parameter(negative="")] = False,
     out: Path | None = None,
 ) -> int:
-    """Learn to route your own requests from what the dearest model does.
+    """Learn to route your own requests from what the most expensive model does.
 
     Draws requests from a decision log with content, asks the models what the log does not know,
     and compares their calls with the teacher's. Fits the verifier to them, chooses the cheapest
@@ -62,7 +62,7 @@ def learn(
     Args:
         log: the decision log: its folder, or one of its files
         config: the gateway's configuration
-        teacher: the model whose answers count as right (default: the one with the dearest answers)
+        teacher: the model whose answers count as right (default: the most expensive one)
         ask: models to learn about (default: all models that the router can choose)
         sample: how many requests to learn from
         budget: stop before all answers together cost more

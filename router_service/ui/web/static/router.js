@@ -358,8 +358,6 @@ const CALIBRATIONS = {
   temperature:
     "Temperature scaling: one number per model makes the probabilities more or less extreme.",
   platt: "Platt scaling: a logistic curve for each model maps its score to a probability.",
-  isotonic:
-    "Isotonic regression: a rising step curve for each model maps its score to a probability.",
 };
 
 /** @param {ArtifactCard} card */
