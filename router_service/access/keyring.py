@@ -30,6 +30,8 @@ REFRESH_S = 0.25
 COMPARE_NAMES_S = 10.0
 """Interval at which names of the configuration are compared with those of the database."""
 
+LOOPBACK = "127.0.0.1"
+
 _log = logging.getLogger("switchcraft.access")
 
 _CLIENT = frozenset({Permission.CALL})
@@ -242,11 +244,6 @@ def read_limits(row: Row[Any]) -> Limits:
         budget = Budget(row.budget_nusd / NANO, BudgetPeriod(row.budget_period))
     limits = Limits(row.requests_per_minute, row.tokens_per_minute, row.parallel_requests, budget)
     return NO_LIMITS if limits == NO_LIMITS else limits
-
-
-LOOPBACK = "127.0.0.1"
-
-_log = logging.getLogger("switchcraft.access")
 
 
 def permitted_listen_host(settings: Settings, *, has_stored_keys: bool = False) -> str:

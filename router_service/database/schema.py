@@ -35,7 +35,11 @@ LATENCY_BOUNDS_S = tuple(0.001 * LATENCY_RATIO**step for step in range(81))
 
 @dataclass(slots=True)
 class UsageSums:
-    """Sums over requests; those of routed requests and of feedback are explained in its figures."""
+    """Sums over requests, in whole numbers, so that they are exact whichever way they are added.
+
+    Money is in nanodollars, and probabilities are in millionths. `telemetry.usage_figures` explains
+    those of routed requests and of feedback.
+    """
 
     requests: int = 0
     errors: int = 0

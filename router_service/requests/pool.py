@@ -281,6 +281,7 @@ class Pool:
 def capable_models(models: Sequence[Model], request: ParsedRequest) -> tuple[Model, ...]:
     """Return the models that can serve a request; raises InvalidRequestError if none can."""
     required, translation = request.requirements, request.translation
+    # As `lacks`, but without the descriptions, which only the error needs.
     able = tuple(
         [
             model

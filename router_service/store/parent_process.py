@@ -40,14 +40,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _carried_out(
+def _asked_of_parent(
     operation: Callable[Concatenate[MemoryStore, P], Awaitable[T]],
 ) -> Callable[Concatenate[ParentStore, P], Coroutine[Any, Any, T]]:
-    """Return an operation of the parent's memory as one that a worker asks the parent for."""
+    """Return an operation of the parent's memory as one that a worker asks the parent for.
+
+    It takes its arguments by position only, as they are sent.
+    """
     command = operation.__name__
 
     async def ask(self: ParentStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        reply: T = await self._ask(command, *args, *kwargs.values())
+        assert not kwargs  # noqa: S101 - for types; `P` has both kinds of arguments
+        reply: T = await self._ask(command, *args)
         return reply
 
     return ask
@@ -68,15 +72,15 @@ class ParentStore(Store):
         self._replies: deque[asyncio.Future[Any]] = deque()
         """The replies that are still to come, in the order of their requests."""
 
-    put = _carried_out(MemoryStore.put)
-    add = _carried_out(MemoryStore.add)
-    get = _carried_out(MemoryStore.get)
-    cool_downs = _carried_out(MemoryStore.cool_downs)
-    is_rejected = _carried_out(MemoryStore.is_rejected)
-    cool_down = _carried_out(MemoryStore.cool_down)
-    reject = _carried_out(MemoryStore.reject)
-    take = _carried_out(MemoryStore.take)
-    settle = _carried_out(MemoryStore.settle)
+    put = _asked_of_parent(MemoryStore.put)
+    add = _asked_of_parent(MemoryStore.add)
+    get = _asked_of_parent(MemoryStore.get)
+    cool_downs = _asked_of_parent(MemoryStore.cool_downs)
+    is_rejected = _asked_of_parent(MemoryStore.is_rejected)
+    cool_down = _asked_of_parent(MemoryStore.cool_down)
+    reject = _asked_of_parent(MemoryStore.reject)
+    take = _asked_of_parent(MemoryStore.take)
+    settle = _asked_of_parent(MemoryStore.settle)
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -98,7 +98,7 @@ class SharedLimits:
             self._sending = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        """Send corrections until there are none, or until the store fails."""
+        """Send the corrections that wait; stop if the store fails, and then keep those of slots."""
         while self._unsent and not self._reach.is_pausing(self._clock()):
             corrections, self._unsent = self._unsent, []
             try:

@@ -29,8 +29,7 @@ NAMED_ROWS = 2_000
 """Number of requests, the newest ones, whose names a list of names has."""
 
 MAX_CONVERSATION = 50
-"""Number of requests that are shown of a conversation, the newest ones; an agent may have hundreds.
-"""
+"""Largest number of requests that are shown of one conversation; an agent may have hundreds."""
 
 _POSITION = re.compile(r"(\d{1,18})\.([A-Za-z0-9_]{1,40})", re.ASCII)
 """The place of a request in the list: when it ended, in microseconds, and its id."""
@@ -257,15 +256,8 @@ def read_conversation(database: Database, conversation: str) -> tuple[str, ...]:
 
     No index has the conversations, because only the details of a request look for one.
     """
-    columns = recent_requests.c
-    query = (
-        select(columns.id)
-        .where(columns.conversation == conversation)
-        .order_by(columns.ended_us.desc(), columns.id.desc())
-        .limit(MAX_CONVERSATION)
-    )
-    with database.read() as connection:
-        return tuple(connection.execute(query).scalars())[::-1]
+    query = RequestQuery(conversation=conversation, limit=MAX_CONVERSATION)
+    return tuple([each.id for each in reversed(read_page(database, query).requests)])
 
 
 def find_request(database: Database, identifier: str) -> ListedRequest | None:

@@ -99,6 +99,16 @@ def test_invalid_command_leaves_publication_unchanged(
     assert published(tmp_path) == before
 
 
+def test_an_address_of_redis_is_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No folder is created with its name, because no gateway would look there."""
+    monkeypatch.chdir(tmp_path)
+    assert publish(SHIPPED, "--to", "redis://redis:6379/0") == 1
+    assert "--to: artifacts are published in a directory" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: _replace(path, b"")])
 def test_damaged_artifact_is_not_published(
     tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]

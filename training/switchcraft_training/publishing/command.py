@@ -62,6 +62,9 @@ def publish(
     from router_service.store.pointers import Pointer
     from switchcraft_training.publishing import releases
 
+    if to.parts[:1] in {("redis:",), ("rediss:",)}:  # else a folder with this name would be created
+        problem = "artifacts are published in a directory; give one that all gateways mount"
+        raise PublicationError("--to", problem)
     pointer = Pointer(to)
     if list_:
         published = pointer.read()
