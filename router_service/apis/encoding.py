@@ -47,9 +47,9 @@ def fix_surrogates(text: str) -> str:
     Providers split an emoji between two deltas: `"\ud83d"` and `"\ude00"` are one character of the
     answer. A lone half cannot be encoded (Unicode standard, section 3.9).
     """
-    if has_surrogates(text):
-        return join_surrogates(text).encode(errors="replace").decode()
-    return text
+    if text.isascii() or not has_surrogates(text):
+        return text
+    return join_surrogates(text).encode(errors="replace").decode()
 
 
 def join_surrogates(text: str) -> str:

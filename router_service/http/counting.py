@@ -31,7 +31,7 @@ from router_service.http.transfer import (
 )
 from router_service.requests.call import Call
 from router_service.requests.candidates import Candidate
-from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
+from router_service.requests.parsing import Endpoint, ParsedRequest
 from router_service.requests.pool import native_models
 from router_service.runtime.engine import Engine
 from router_service.settings import Model
@@ -112,7 +112,7 @@ class CountedTokens(Response):
 
     def _read(self, body: bytes) -> ParsedRequest:
         """Read a request, and what an estimate needs of it; raises InvalidRequestError."""
-        parsed = parse_request(self._endpoint, body)
+        parsed = ParsedRequest(self._endpoint, body)
         parsed.read_content()
         parsed.body.release()
         return parsed

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from opentelemetry.trace import Tracer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router_service.access.limits import Admission
 from router_service.apis.api import HEADER_PREFIXES
 from router_service.core.errors import (
     InvalidRequestError,
@@ -111,7 +110,10 @@ class Front:
         finally:
             final = status or CLIENT_LEFT
             if call.admission is not None:
-                self._settle(call, call.admission, final)
+                try:
+                    self._gateway.access.settle(call.admission, final, call.record)
+                except Exception:  # noqa: BLE001 - the request has ended, with its answer
+                    _log.exception("settlement failed: id=%s status=%d", call.decision_id, final)
             if not call.is_logged:
                 self._gateway.recorder.ended(call, final, RecordKind.OWN, method=scope["method"])
             route = call.path if call.path in ENDPOINTS else None
@@ -182,13 +184,6 @@ class Front:
         if call.admission is not None and call.admission.headers:
             headers = _with_granted(headers, call.admission.headers)
         return headers
-
-    def _settle(self, call: Call, admission: Admission, status: int) -> None:
-        """Account for a request that was admitted."""
-        try:
-            self._gateway.access.settle(admission, status, call.record)
-        except Exception:  # noqa: BLE001 - the request has ended, and its client has the answer
-            _log.exception("settlement failed: id=%s status=%d", call.decision_id, status)
 
 
 def _with_granted(headers: RawHeaders, granted: Sequence[tuple[bytes, bytes]]) -> RawHeaders:

@@ -141,7 +141,7 @@ async def answer(
         async with gateway.engine as engine:
             with ClientWatch(connection) as watch:
                 try:
-                    body = await _admit(call, gateway, endpoint, receive, watch)
+                    body = await _admit(call, gateway, endpoint, receive)
                     await _plan(call, gateway, engine, endpoint, body)
                 except SwitchcraftError as exc:
                     await refuse(gateway, scope, exc)(scope, receive, send)
@@ -171,9 +171,7 @@ async def answer(
             gateway.recorder.ended(call, CLIENT_LEFT)
 
 
-async def _admit(
-    call: Call, gateway: Gateway, endpoint: Endpoint, receive: Receive, watch: ClientWatch
-) -> bytes:
+async def _admit(call: Call, gateway: Gateway, endpoint: Endpoint, receive: Receive) -> bytes:
     """Read and admit a request; return its body.
 
     Raises SwitchcraftError, and ClientDisconnect if the client leaves.
@@ -181,7 +179,6 @@ async def _admit(
     call.deadline_s = read_deadline(call)
     call.timer = Timer(time.perf_counter)
     body = await read_body(call, receive, gateway.server)
-    watch.begin()
     call.timer.end(StageName.BODY)
     await admit(gateway, call, endpoint.path, len(body))
     return body

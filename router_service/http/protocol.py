@@ -349,6 +349,7 @@ class BoundedProtocol(HttpToolsProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
+        self.cycle.loop = self.loop
         scope["extensions"] = self._extensions
         task = self.loop.create_task(self.cycle.run_asgi(self.app))  # pyrefly: ignore[bad-argument-type]  # any kind of ASGI
         task.add_done_callback(self.tasks.discard)
@@ -507,6 +508,7 @@ class _Cycle(RequestResponseCycle):
     seventh of a small request's processor time, and would wake the client twice.
     """
 
+    loop: asyncio.AbstractEventLoop
     _head = b""
     """The head of the answer until it is written."""
 
@@ -522,7 +524,7 @@ class _Cycle(RequestResponseCycle):
             return
         if not self.response_started:
             self._head = self._head_of(message["status"], message.get("headers", ()))
-            asyncio.get_running_loop().call_soon(self._write_head)
+            self.loop.call_soon(self._write_head)
             return
         if self.response_complete:
             raise RuntimeError("The application has sent a part after the end of its response.")

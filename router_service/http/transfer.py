@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import time
 import unicodedata
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -120,7 +121,7 @@ def read_deadline(call: Call) -> float:
             param=DEADLINE_HEADER,
             code="invalid_value",
         )
-    return asyncio.get_running_loop().time() + seconds
+    return time.monotonic() + seconds
 
 
 async def read_body(
@@ -215,20 +216,15 @@ def json_answer(request: Request, body: bytes) -> Response:
 
 
 async def unless_client_leaves(request: Request, work: Awaitable[T]) -> T:
-    """Await and return `work`; if the client disconnects, cancel it and raise ClientDisconnect.
-
-    The request's body must have been read.
-    """
-    with ClientWatch(connection_of(request.scope)) as watch:
-        watch.begin()
+    """Await and return `work`; if the client disconnects, cancel it and raise ClientDisconnect."""
+    with ClientWatch(connection_of(request.scope)):
         return await work
 
 
 class ClientWatch:
     """Context that is cancelled, and raises ClientDisconnect, when the client disconnects.
 
-    The watch begins with `begin`. A cancellation from elsewhere is propagated, as by
-    `asyncio.Timeout`.
+    A cancellation from elsewhere is propagated, as by `asyncio.Timeout`.
     """
 
     def __init__(self, connection: ClientConnection | None) -> None:
@@ -241,7 +237,11 @@ class ClientWatch:
         self._cancellations = task.cancelling()
 
     def __enter__(self) -> Self:
-        """Return the watch, which has not begun."""
+        """Begin to watch, and return the watch."""
+        if self._connection is not None:
+            self._connection.on_left = self._leave
+            if self._connection.has_left:
+                self._leave()
         return self
 
     def __exit__(
@@ -254,13 +254,6 @@ class ClientWatch:
             is_ours = self._task.uncancel() <= self._cancellations
             if is_ours and isinstance(exc, asyncio.CancelledError):
                 raise ClientDisconnect from None
-
-    def begin(self) -> None:
-        """Begin to watch; the request's body must have been read."""
-        if self._connection is not None:
-            self._connection.on_left = self._leave
-            if self._connection.has_left:
-                self._leave()
 
     def _leave(self) -> None:
         if not self.has_left:

@@ -33,7 +33,7 @@ from router_service.requests.planning import Plan
 from router_service.settings import Deployment, Model
 from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.client import ReserveMemory, unlimited
-from router_service.upstream.translation import RunInThread, Translation
+from router_service.upstream.translation import RunInThread
 from router_service.verifier.steps import NO_LIMITS, UnverifiedReason, VerificationLimits
 
 UNMEASURED_NOTE = "The router has not measured this model and estimates its accuracy by its price."
@@ -93,8 +93,6 @@ class Call:
     conversation: str | None = None
     """Id of the conversation, whose requests go to the same deployment of a model while it works,
     because a prompt is cached by one account; None if no choice depends on it."""
-    translation: Translation | None = None
-    """The request in the APIs of the deployments; None if it is sent as it is to all of them."""
     candidates: list[Candidate] = field(default_factory=list)
     """The answer without verification, and then those of the arms that verification has asked.
     Answers without verification that cannot be used precede the one that is delivered."""
@@ -129,8 +127,7 @@ class Call:
     def begin(self, plan: Plan, run_in_thread: RunInThread) -> None:
         """Begin to ask the models of a plan, the chosen one first."""
         self.plan, self.request = plan, plan.request
-        self.conversation = plan.conversation_id
-        self.translation = translation = plan.request.translation
+        self.conversation, translation = plan.conversation_id, plan.request.translation
         if translation is not None:
             translation.reserve_memory, translation.run_in_thread = self.hold_memory, run_in_thread
         self.asked_s = time.monotonic()

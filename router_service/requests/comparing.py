@@ -87,7 +87,7 @@ class ModelComparer:
     async def _compare(self, call: Call, model: Model) -> None:
         try:
             async with self._engine() as engine:
-                request = ParsedRequest(call.request.endpoint, call.request.body)
+                request = ParsedRequest(call.request.endpoint, call.request.body.body)
                 other = await ask_model(
                     background_client(engine),
                     call.plan.planner,

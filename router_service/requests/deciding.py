@@ -12,7 +12,7 @@ from router_service.apis.conversation import decode_object
 from router_service.apis.references import find_references
 from router_service.core.errors import InvalidRequestError
 from router_service.core.resources import StageName, Timer
-from router_service.requests.parsing import Endpoint, parse_request
+from router_service.requests.parsing import Endpoint, ParsedRequest
 from router_service.requests.planning import Plan
 from router_service.requests.policy_headers import NO_HEADERS, PolicyHeaders
 from router_service.requests.turns import conversation_key
@@ -51,7 +51,7 @@ async def plan_request(
         """Return the plan with its prediction, which is computed only in a thread."""
         if in_thread:
             timer.end(StageName.QUEUE)
-        plan = releases.prepare(parse_request(endpoint, body), headers)
+        plan = releases.prepare(ParsedRequest(endpoint, body), headers)
         if key.has_budget:  # it reserves what the request may cost
             plan.request.read_content()
         plan.conversation_id = _conversation_id(plan, follows=follows)

@@ -28,7 +28,7 @@ from router_service.policies.registry import NamedPolicy, parse_policy
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.packing import PackedView
 from router_service.requests.agents import pool_candidates
-from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
+from router_service.requests.parsing import Endpoint, ParsedRequest
 from router_service.requests.planning import Planner
 from router_service.requests.policy_headers import POLICY_HEADER, PolicyHeaders
 from router_service.requests.pool import Pool
@@ -218,10 +218,10 @@ class Explainer:
         return self._planner.policy(None, headers).rule
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
-        """Explain a request body; raises the errors of `parse_request` and `Planner.prepare`."""
+        """Explain a request body; raises the errors of `ParsedRequest` and `Planner.prepare`."""
         if not self._pool.by_arm:
             raise NOTHING_TO_ROUTE.error(model=self._model_name, known=", ".join(self._pool.models))
-        request = parse_request(endpoint, body)
+        request = ParsedRequest(endpoint, body)
         conversation = request.conversation
         wanted = {} if policy is None else {POLICY_HEADER: policy}
         headers = PolicyHeaders(wanted, self._settings)

@@ -45,7 +45,7 @@ class Slots:
         self.in_flight = 0
         self.max_bytes = max_bytes
         self.held_bytes = 0
-        self._used: dict[str | None, _Use] = {}
+        self.used: dict[str | None, _Use] = {}
 
     def take(self, caller: str | None) -> Slot:
         """Count a request until its slot is released; raises OverloadedError if none is free."""
@@ -53,23 +53,14 @@ class Slots:
         if free <= 0:
             problem = f"The gateway is at its limit of {self.max_requests} requests in flight."
             raise OverloadedError("overloaded", problem)
-        use, limit = self._used.get(caller) or _Use(), self.max_requests_per_caller
+        use, limit = self.used.get(caller) or _Use(), self.max_requests_per_caller
         if not (has_share(caller, use.requests, free) if limit is None else use.requests < limit):
             problem = f"This key is at its limit of {use.requests} requests in flight."
             raise OverloadedError("too_many_requests", problem, is_callers=True)
         self.in_flight += 1
         use.requests += 1
-        self._used[caller] = use
+        self.used[caller] = use
         return Slot(self, caller, use)
-
-    def release(self, slot: Slot) -> None:
-        """Free the slot and its memory."""
-        self.in_flight -= 1
-        self.held_bytes -= slot.held_bytes
-        slot.use.requests -= 1
-        slot.use.held_bytes -= slot.held_bytes
-        if not slot.use.requests:
-            del self._used[slot.caller]
 
 
 @dataclass(slots=True)
@@ -95,8 +86,14 @@ class Slot:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the slot and its memory."""
-        self.slots.release(self)
+        """Free the slot and its memory."""
+        slots, use = self.slots, self.use
+        slots.in_flight -= 1
+        slots.held_bytes -= self.held_bytes
+        use.requests -= 1
+        use.held_bytes -= self.held_bytes
+        if not use.requests:
+            del slots.used[self.caller]
 
     def hold(self, size_bytes: int) -> None:
         """Add to the request's memory (negative: subtract); raises OverloadedError at a limit."""

@@ -66,6 +66,8 @@ class Endpoint:
     """The API, if requests can be translated to another one."""
     is_json: bool = True
     """Whether a successful answer is one JSON object or a stream of them; speech is neither."""
+    compacts: bool = False
+    """Whether the answer is a summary of the conversation."""
 
     @classmethod
     def of(cls, api: Api) -> Endpoint:
@@ -80,12 +82,7 @@ class Endpoint:
     @classmethod
     def compacting(cls, api: Api) -> Endpoint:
         """Return the endpoint at which an API summarizes conversations for its clients."""
-        return cls(api.compacting_path, api)
-
-    @property
-    def compacts(self) -> bool:
-        """Whether the answer is a summary of the conversation."""
-        return self.api is not None and self.path == self.api.compacting_path
+        return cls(api.compacting_path, api, compacts=True)
 
     @property
     def is_routed(self) -> bool:
@@ -146,11 +143,12 @@ class ParsedRequest:
     client's API judges the rest itself, so what is not needed is not checked.
     """
 
-    def __init__(self, endpoint: Endpoint, body: BodyTemplate) -> None:
-        """Read which model should answer, and how; raises InvalidRequestError."""
-        api, fields = endpoint.api, body.fields
+    def __init__(self, endpoint: Endpoint, data: bytes) -> None:
+        """Decode a body; read which model should answer, and how. Raises InvalidRequestError."""
+        api, fields = endpoint.api, decode_object(data)
+        stop_if_abandoned()
         self.endpoint = endpoint
-        self.body = body
+        self.body = body = BodyTemplate.of(data, fields)
         """The body as the client sent it; each deployment gets it with its own name of the model.
         """
         try:
@@ -253,13 +251,6 @@ class ParsedRequest:
         """Hash of the conversation's opening: 32 hexadecimal digits, the same at every turn."""
         opening = "\0".join(self.conversation.opening).encode(errors="surrogatepass")
         return sha256(opening).hexdigest()[:32]
-
-
-def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
-    """Decode a body, and read which model should answer; raises InvalidRequestError."""
-    fields = decode_object(body)
-    stop_if_abandoned()
-    return ParsedRequest(endpoint, BodyTemplate.of(body, fields))
 
 
 def _max_output_tokens(path: str, body: Mapping[str, Json]) -> int | None:

@@ -244,9 +244,8 @@ class Pool:
         The named model is tried first, because only its upstream can tell what it supports. Raises
         InvalidRequestError if the request cannot even be sent to it.
         """
-        missing = untranslatable(model, request)
-        if missing:
-            raise no_capable_model({model.name: missing})
+        if request.translation is not None and not request.translation.able(model):
+            raise no_capable_model({model.name: untranslatable(model, request)})
         if not model.fallbacks:
             return (model,)
         others = [self.models[name] for name in model.fallbacks if name in self.models]

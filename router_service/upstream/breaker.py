@@ -149,11 +149,12 @@ class CircuitBreakers:
 
         An admitted request must be followed by `record_success`, `record_failure` or `release`.
         """
+        breaker = self._breakers.get(deployment_id)
+        if breaker is None or breaker.open_until_s is None:
+            return True
         if self.wait_s(deployment_id, client) > 0:
             return False
-        breaker = self._breakers.get(deployment_id)
-        if breaker is not None and breaker.open_until_s is not None:
-            breaker.is_probing = True
+        breaker.is_probing = True
         return True
 
     def release(self, deployment_id: str) -> None:

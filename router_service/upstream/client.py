@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -433,7 +434,7 @@ class _Upstream:
         headers += request.headers
         headers += self._headers
         if deadline_s < math.inf:
-            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            left_s = max(0.0, deadline_s - time.monotonic())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
         request.headers = headers
 
@@ -496,7 +497,7 @@ class TimeoutGuard:
         self._waits = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None  # noqa: S101 - requests are always sent by a task
         self._task = task
         self._is_waiting = False

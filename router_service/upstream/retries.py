@@ -149,7 +149,7 @@ class RetryingClient:
         appended.
         """
         self._budget.earn()
-        loop, asked = asyncio.get_running_loop(), 0
+        asked = 0
         first: UpstreamError | None = None
         last: UpstreamError | None = None
         exceeded_tokens = 0
@@ -159,7 +159,7 @@ class RetryingClient:
                 if window_tokens is not None and window_tokens <= exceeded_tokens:
                     continue
                 if last is not None:
-                    if call.latest_end_s(model) <= loop.time():
+                    if call.latest_end_s(model) <= time.monotonic():
                         continue
                     if asked >= max_models or not self.may_fall_back(last, call):
                         break
@@ -192,8 +192,9 @@ class RetryingClient:
 
     async def _try_model(self, model: Model, call: Call, candidate: Candidate) -> StartedAnswer:
         """Try a model's deployments until one answers or no further retry is allowed."""
-        if call.translation is not None:
-            able = call.translation.able(model)
+        translation = call.request.translation
+        if translation is not None:
+            able = translation.able(model)
             if len(able) < len(model.deployments):
                 model = model.model_copy(update={"deployments": tuple(able)})
         failed_ids: set[str] = set()
@@ -241,7 +242,7 @@ class RetryingClient:
 
         All requests of a conversation draw the same one.
         """
-        now_s = asyncio.get_running_loop().time()
+        now_s = time.monotonic()
         in_time = [d for d in model.deployments if call.end_s(d) > now_s]
         if not in_time:
             if call.deadline_s <= now_s:
@@ -261,7 +262,7 @@ class RetryingClient:
 
     def _waits_s(self, model: Model, call: Call) -> dict[str, float]:
         """Return the breakers' waits of the deployments for which the request has time left."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = time.monotonic()
         return {
             deployment.id: self._breakers.wait_s(deployment.id, call.key.name)
             for deployment in model.deployments
@@ -284,7 +285,8 @@ class RetryingClient:
         remembered only if the request succeeds without it: of `stream_options` and betas for the
         same client, of reasoning for its proofs.
         """
-        translation, request, key = call.translation, call.request, call.key.name
+        request, key = call.request, call.key.name
+        translation = request.translation
         target = None if translation is None else translation.target_of(deployment)
         is_native = translation is None or target is translation.client
         path = request.endpoint.path if is_native or target is None else target.path
@@ -386,7 +388,7 @@ class RetryingClient:
     ) -> None:
         """Read the start of an answer, translate it, and remember who made its proofs."""
         expects_json = call.request.endpoint.is_json
-        translation, translator, on_proof = call.translation, None, None
+        translation, translator, on_proof = call.request.translation, None, None
         if translation and target and started.is_translated and answer.status < 400:
             translator = translation.answer_translator(started.deployment, target)
         if target is not None and target.has_proofs:
@@ -457,7 +459,7 @@ class RetryingClient:
         is_spent = failure.failure is Failure.QUOTA and not has_another
         if is_spent or isinstance(failure, DeadlineError) or failure.failure in _NEVER_RETRIED:
             return None
-        now_s = asyncio.get_running_loop().time()
+        now_s = time.monotonic()
         if wait_s > settings.max_backoff_s or now_s + wait_s > call.latest_end_s(model):
             return None
         if unsafe is not None:

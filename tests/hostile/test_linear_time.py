@@ -29,7 +29,7 @@ from router_service.core.errors import InvalidRequestError
 from router_service.core.strict_json import loads_exactly
 from router_service.predictor.features import FEATURES
 from router_service.predictor.packing import Packer, PackingSpec
-from router_service.requests.parsing import parse_request
+from router_service.requests.parsing import ParsedRequest
 from router_service.verifier.answer_features import Question
 from tests import apis
 from tests.apis import APIS, Api, UpstreamApi
@@ -155,9 +155,9 @@ def request_steps(dialect: Api, body: dict[str, Json]) -> Iterator[Step]:
         .encode()
     )
     endpoint, body = ENDPOINTS[dialect], loads_exactly(text)
-    yield "parse", lambda: parse_request(endpoint, text).read_content()
+    yield "parse", lambda: ParsedRequest(endpoint, text).read_content()
     with suppress(InvalidRequestError):  # too many messages or tools to decide
-        parsed = parse_request(endpoint, text)
+        parsed = ParsedRequest(endpoint, text)
         parsed.read_content()
         conversation = parsed.conversation
         yield "pack", lambda: PACKER.pack(conversation)

@@ -11,7 +11,7 @@ from router_service.apis.conversation import Json
 from router_service.apis.registry import APIS, parse_answer
 from router_service.apis.writing import portable_name
 from router_service.checker.usability import AnswerTerms, why_unusable
-from router_service.requests.parsing import Endpoint, parse_request
+from router_service.requests.parsing import Endpoint, ParsedRequest
 from tests.apis import CHAT, MESSAGES, RESPONSES
 
 CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -50,7 +50,7 @@ def terms_of(request: Json) -> AnswerTerms | None:
     """Return what a request lets its answer contain, as the gateway reads it."""
     api = RESPONSES if "input" in request else MESSAGES if "max_tokens" in request else CHAT
     endpoint = Endpoint.of(APIS.named(api.name))
-    return parse_request(endpoint, json.dumps(request).encode()).terms
+    return ParsedRequest(endpoint, json.dumps(request).encode()).terms
 
 
 def problem_of(answer: Json, request: Json = REQUEST) -> str:

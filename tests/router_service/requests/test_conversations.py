@@ -14,7 +14,6 @@ from router_service.policies.caching import ConversationState, NextRequest
 from router_service.requests.conversations import Conversations
 from router_service.requests.parsing import (
     ParsedRequest,
-    parse_request,
 )
 from router_service.requests.policy_headers import PolicyHeaders
 from router_service.requests.turns import conversation_key, is_in_tool_loop
@@ -45,7 +44,7 @@ NEXT = [*LOOP, {"role": "assistant", "content": "Clear."}, {"role": "user", "con
 
 def request_of(messages: list[Any], **fields: object) -> ParsedRequest:
     """Return a request with these messages."""
-    return parse_request(CHAT, orjson.dumps(BODY | {"messages": messages} | fields))
+    return ParsedRequest(CHAT, orjson.dumps(BODY | {"messages": messages} | fields))
 
 
 def memory() -> LocalRecords[ConversationState]:

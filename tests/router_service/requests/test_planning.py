@@ -12,7 +12,7 @@ from router_service.core.reasons import Reason
 from router_service.policies.costs import Price
 from router_service.requests.call import Call
 from router_service.requests.candidates import answer_cost_usd
-from router_service.requests.parsing import Endpoint, parse_request, unrouted
+from router_service.requests.parsing import Endpoint, ParsedRequest, unrouted
 from router_service.requests.planning import Planner, PolicyHeaders
 from router_service.requests.pool import Pool
 from router_service.runtime.engine import make_planner
@@ -63,7 +63,7 @@ def test_most_that_an_answer_may_cost(
     """It is the longest answer that the request, or else the model, allows, times their number."""
     price = Price(input_usd_per_mtok=0, output_usd_per_mtok=1, reasoning_usd_per_mtok=1e6)
     planner = priced(FakeRouter(), price, max_output_tokens=64_000)
-    plan = planner.prepare(parse_request(endpoint, json.dumps(fields).encode()))
+    plan = planner.prepare(ParsedRequest(endpoint, json.dumps(fields).encode()))
     assert plan.expected_cost().most_usd == tokens
 
 
@@ -74,7 +74,7 @@ def test_most_that_a_prompt_may_cost() -> None:
     counts = []
     for content in ("Hi", "Hi" * 1000, IMAGE):
         fields = PROMPT | {"messages": [{"role": "user", "content": content}]}
-        request = parse_request(CHAT, json.dumps(fields).encode())
+        request = ParsedRequest(CHAT, json.dumps(fields).encode())
         counts.append((planner.prepare(request).expected_cost().most_usd, request.body.size_bytes))
     assert counts[0][0] == counts[0][1] < 100
     assert [usd for usd, _ in counts[1:]] == [1000, 1000]
@@ -83,7 +83,7 @@ def test_most_that_a_prompt_may_cost() -> None:
 def test_most_that_several_models_may_cost() -> None:
     """It is that of the dearest model that may answer, and of several models if they verify."""
     planner = priced(FakeRouter(), Price(input_usd_per_mtok=0, output_usd_per_mtok=1e6))
-    plan = planner.prepare(parse_request(CHAT, body(max_tokens=10)))
+    plan = planner.prepare(ParsedRequest(CHAT, body(max_tokens=10)))
     assert [plan.expected_cost(count).most_usd for count in (1, 2, 9)] == [10, 20, 30]
 
 
@@ -140,7 +140,7 @@ def test_session_of_a_coding_agent_has_the_cheapest_model_that_solves_as_many_ta
     )
     planner = make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
     headers = PolicyHeaders({"user-agent": user_agent})
-    plan = planner.prepare(parse_request(CHAT, body(**fields)), headers)
+    plan = planner.prepare(ParsedRequest(CHAT, body(**fields)), headers)
     assert (plan.models[0].name if plan.reason is Reason.SESSION else None) == first
     assert bool(plan.arms) == (first is None)
     if first is not None:

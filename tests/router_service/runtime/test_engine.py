@@ -12,7 +12,7 @@ from router_service.access.keyring import StoredKeys
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.releases import Canary, CanaryTrial, Release, Track
 from router_service.policies.costs import Price
-from router_service.requests.parsing import parse_request
+from router_service.requests.parsing import ParsedRequest
 from router_service.requests.planning import Plan, Planner
 from router_service.requests.pool import Pool
 from router_service.requests.trials import Releases
@@ -103,7 +103,7 @@ def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
     for text in texts:
         messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
     body = {**BODY, "messages": messages[:-1], **fields}
-    plan = trials.prepare(parse_request(CHAT, json.dumps(body).encode()))
+    plan = trials.prepare(ParsedRequest(CHAT, json.dumps(body).encode()))
     if not plan.arms:
         return plan
     plan = trials.predict(plan)

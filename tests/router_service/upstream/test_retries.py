@@ -18,7 +18,7 @@ from router_service.apis.capabilities import Capabilities
 from router_service.core.errors import Failure, UpstreamError
 from router_service.requests.call import Call
 from router_service.requests.candidates import Attempt, Candidate
-from router_service.requests.parsing import Endpoint, parse_request
+from router_service.requests.parsing import Endpoint, ParsedRequest
 from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings, Timeouts
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
@@ -141,7 +141,7 @@ class Gateway:
     ) -> StartedAnswer:
         """Send a request, and return the answer that started."""
         self.call = call = Call("dec_1", "req_1", 0.0, headers=headers or {})
-        call.request = parse_request(Endpoint(path), b'{"model":"m"}')
+        call.request = ParsedRequest(Endpoint(path), b'{"model":"m"}')
         call.deadline_s = deadline_s
         candidate = Candidate(models[0], attempts=self.attempts)
         with patch("asyncio.sleep", self.wait):
@@ -289,7 +289,7 @@ async def test_beginning_without_content_is_held_for_a_while(
         deployment = place.model_copy(update={"timeouts": timeouts})
         chosen = Model(name="a", deployments=(deployment,))
         call = Call("dec_1", "req_1", 0.0)
-        call.request = parse_request(Endpoint(CHAT_PATH), b'{"model":"m"}')
+        call.request = ParsedRequest(Endpoint(CHAT_PATH), b'{"model":"m"}')
         client = Gateway(RetrySettings(max_retries=0)).client
         with await client.start(call, Candidate(chosen), [chosen]) as answer:
             assert answer.reader is not None
