@@ -22,6 +22,7 @@ from router_service.measurement.held_out import (
     goal_points,
     served_points,
 )
+from router_service.policies.costs import Price
 from router_service.policies.verified import Verified, is_verified
 from router_service.router import Router
 
@@ -92,6 +93,24 @@ def test_default_reaches_its_goal_in_every_pool(artifact: Artifact, arms: tuple[
     assert points[str(router.policy("quality"))].accuracy == most.accuracy
     router.reach_goals(verified_goals=False)
     assert all(not is_verified(rule) for rule in router.artifact.manifest.policies.values())
+
+
+def test_other_prices_change_costs_and_not_answers(artifact: Artifact) -> None:
+    """At twice the prices, threshold and drift rules cost twice as much, for equal answers."""
+    manifest = artifact.manifest
+    doubled = {
+        arm: Price(
+            input_usd_per_mtok=2 * (profile.price.input_usd_per_mtok or 0),
+            output_usd_per_mtok=2 * (profile.price.output_usd_per_mtok or 0),
+        )
+        for arm, profile in manifest.profile.items()
+    }
+    repriced = Router(artifact, prices=doubled).artifact.manifest
+    points = {point.policy: point for point in repriced.frontier}
+    for point in manifest.frontier:
+        if not point.policy.startswith("utility"):
+            assert points[point.policy].accuracy == point.accuracy
+            assert points[point.policy].cost_usd.value == pytest.approx(2 * point.cost_usd.value)
 
 
 def held_out(queries: int, attempts: int = 1) -> HeldOut:

@@ -193,6 +193,24 @@ def test_what_surrounds_a_body_is_limited(start: bytes, endless: bytes) -> None:
     assert caught.value.args[-1] < 300_000
 
 
+async def test_an_answer_may_precede_the_end_of_its_request() -> None:
+    """An upstream that answers without reading the whole body is heard, but not asked again."""
+    is_over = asyncio.Event()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(OK)
+        await is_over.wait()
+        writer.close()
+
+    async with upstream(play) as url, transport_of(url) as transport:
+        request = outbound(url, body=b"x" * 8_000_000, timeouts=Timeouts(write_s=0.1))
+        answer = await transport.send(request)
+        assert (answer.status, await whole(transport, answer)) == (200, b"{}")
+        assert not answer.is_reusable
+        is_over.set()
+
+
 async def test_connection_is_reused_after_a_whole_answer() -> None:
     """Successive requests share a connection. One whose answer was not read is closed."""
     connections = 0
