@@ -1,11 +1,10 @@
-"""Comparison of values with the accepted values, and descriptions of mistakes (paper, 3.2)."""
+"""Comparison of values with the accepted values (paper, 3.2)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from router_service.apis.conversation import Json
@@ -20,39 +19,6 @@ IsParaphrase = Callable[[str, str], bool]
 _SCALARS = (str, int, float, bool)
 _EMPTY_VALUES: Final[tuple[Json, ...]] = (None, "", [])
 """Accepted values that say nothing about how deeply an array must be nested."""
-
-
-_TYPE_OF_CLASS: Final[Mapping[type, JsonType]] = {
-    type(None): JsonType.NULL,
-    bool: JsonType.BOOLEAN,
-    str: JsonType.STRING,
-    dict: JsonType.OBJECT,
-}
-
-
-class ErrorCode(StrEnum):
-    """Reason why a call is rejected."""
-
-    NOT_PARSED = "not_parsed"
-    UNEXPECTED_CALL = "unexpected_call"
-    WRONG_COUNT = "wrong_count"
-    WRONG_FUNCTION = "wrong_function"
-    WRONG_ORDER = "wrong_order"
-    MISSING_PARAMETER = "missing_parameter"
-    UNEXPECTED_PARAMETER = "unexpected_parameter"
-    WRONG_TYPE = "wrong_type"
-    WRONG_VALUE = "wrong_value"
-    NOT_IN_ENUM = "not_in_enum"
-    TOO_DEEP = "too_deep"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckError:
-    """One mistake in the calls: code, path such as `calls[0].arguments.city`, and description."""
-
-    code: ErrorCode
-    path: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +41,7 @@ class Comparer:
     def is_accepted(self, value: Json, accepted: Sequence[Json], schema: Schema) -> bool:
         """Return whether a value equals one of the accepted values."""
         if JsonType.ARRAY in schema.types:
-            accepted = _accepted_arrays(accepted, schema)
+            accepted = accepted_arrays(accepted, schema)
         elif type(value) in _SCALARS and any(
             type(want) is type(value) and want == value for want in accepted
         ):
@@ -107,11 +73,11 @@ class Comparer:
         """
         if isinstance(value, str) and isinstance(want, str):
             return self._are_equal_texts(value, want, schema)
-        if _is_number(value) and _is_number(want):
+        if is_number(value) and is_number(want):
             return _are_equal_numbers(value, want)
-        if isinstance(want, str) and _is_number(value):
+        if isinstance(want, str) and is_number(value):
             return canonical(str(value)) == canonical(want)
-        if isinstance(value, str) and _is_number(want):
+        if isinstance(value, str) and is_number(want):
             return schema.allows(JsonType.STRING) and canonical(value) == canonical(str(want))
         return value is want
 
@@ -119,7 +85,7 @@ class Comparer:
         """Compare enum members exactly, and other texts by canonical form, then as paraphrases."""
         if value == want:
             return True
-        given, meant = _enum_member(value, schema), _enum_member(want, schema)
+        given, meant = enum_member(value, schema), enum_member(want, schema)
         if given is not None and meant is not None:
             return given == meant
         if same_text(value, want):
@@ -166,7 +132,7 @@ class Comparer:
                     yield name
             elif value[name] == [] and isinstance(wanted, OneOf) and wanted.is_optional:
                 continue  # An optional key with an empty array counts as omitted.
-            elif not self.is_accepted(value[name], _accepted_values(wanted, inner), inner):
+            elif not self.is_accepted(value[name], accepted_values(wanted, inner), inner):
                 yield name
         for name, given in value.items():
             if name in want:
@@ -183,7 +149,7 @@ class Comparer:
         """Return whether an expected key may be missing."""
         if isinstance(want, OneOf) and want.is_optional:
             return True
-        accepted = _accepted_values(want, schema)
+        accepted = accepted_values(want, schema)
         if _is_list_of_choices(want, schema) and "" in accepted:
             return True
         if is_required:
@@ -192,40 +158,6 @@ class Comparer:
             return True
         defaults = documented_defaults(schema)
         return any(self.is_accepted(value, accepted, schema) for value in defaults)
-
-    def key_error(
-        self,
-        name: str,
-        value: Mapping[str, Json],
-        want: Mapping[str, Json],
-        parent: Schema,
-        path: str,
-    ) -> CheckError:
-        """Return the mistake at a key that `wrong_keys` yielded, with the deepest certain path."""
-        key_path, schema = f"{path}.{name}", parent.key(name)
-        if name not in want:
-            detail = f"{_shorten(value[name])} where nothing was expected"
-            return CheckError(ErrorCode.UNEXPECTED_PARAMETER, key_path, detail)
-        accepted = _accepted_values(want[name], schema)
-        if name not in value:
-            detail = f"expected {_join(accepted)}"
-            return CheckError(ErrorCode.MISSING_PARAMETER, key_path, detail)
-        given = value[name]
-        if JsonType.ARRAY in schema.types:
-            accepted = _accepted_arrays(accepted, schema)
-        if isinstance(given, dict) and len(accepted) == 1 and isinstance(accepted[0], dict):
-            # If only one object is accepted, the mistake can be located inside the given object.
-            for inner in self.wrong_keys(given, accepted[0], schema):
-                return self.key_error(inner, given, accepted[0], schema, key_path)
-        if not _fits_type(given, schema.types):
-            types = " or ".join(sorted(schema.types))
-            detail = f"{_shorten(given)} is not of type {types}"
-            return CheckError(ErrorCode.WRONG_TYPE, key_path, detail)
-        if isinstance(given, str) and schema.members and _enum_member(given, schema) is None:
-            detail = f"{_shorten(given)} is not one of {_join(schema.members)}"
-            return CheckError(ErrorCode.NOT_IN_ENUM, key_path, detail)
-        detail = f"{_shorten(given)}, not {_join(accepted)}"
-        return CheckError(ErrorCode.WRONG_VALUE, key_path, detail)
 
 
 def can_pair_all(size: int, fits: Callable[[int, int], bool]) -> bool:
@@ -256,18 +188,9 @@ def can_pair_all(size: int, fits: Callable[[int, int], bool]) -> bool:
     return all(place(want, set()) for want in range(size))
 
 
-def _fits_type(value: Json, types: frozenset[JsonType]) -> bool:
-    """Return whether a value has one of these types; a number also counts as a string."""
-    if not types:
-        return True
-    if isinstance(value, float) and not value.is_integer():
-        return not types.isdisjoint({JsonType.NUMBER, JsonType.STRING})
-    if _is_number(value):
-        return not types.isdisjoint({JsonType.INTEGER, JsonType.NUMBER, JsonType.STRING})
-    return _TYPE_OF_CLASS.get(type(value), JsonType.ARRAY) in types
-
-
-def _is_number(value: Json) -> bool:
+def is_number(value: Json) -> bool:
+    """Return whether a value is a number; true and false are none."""
+    """Return whether a value is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -293,7 +216,7 @@ def _are_equal_numbers(a: float, b: float) -> bool:
     return round(float(longer), digits) == float(shorter)
 
 
-def _enum_member(text: str, schema: Schema) -> str | None:
+def enum_member(text: str, schema: Schema) -> str | None:
     """Return the only enum member that a text can mean; None if no or several members match."""
     members = [member for member in schema.members if isinstance(member, str)]
     if text in members:
@@ -302,7 +225,7 @@ def _enum_member(text: str, schema: Schema) -> str | None:
     return matches.pop() if len(matches) == 1 else None
 
 
-def _accepted_values(want: Json, schema: Schema) -> Sequence[Json]:
+def accepted_values(want: Json, schema: Schema) -> Sequence[Json]:
     """Return the accepted values of one key of an expected object."""
     if isinstance(want, OneOf):
         return want.values
@@ -316,7 +239,7 @@ def _is_list_of_choices(want: Json, schema: Schema) -> bool:
     return JsonType.ARRAY not in schema.types
 
 
-def _accepted_arrays(accepted: Sequence[Json], schema: Schema) -> Sequence[Json]:
+def accepted_arrays(accepted: Sequence[Json], schema: Schema) -> Sequence[Json]:
     """Return the accepted values of an array as the schema's `items` interpret them (paper, 3.2).
 
     If every value lacks one level of nesting, the values together form the only accepted array. If
@@ -343,17 +266,3 @@ def _depth(value: Json) -> int:
     if not isinstance(value, (list, tuple)):
         return 0
     return 1 + min(map(_depth, value), default=0)
-
-
-def _join(accepted: Sequence[Json]) -> str:
-    """Return at most three values, and the number of further values, for an error message."""
-    shown = " or ".join(map(_shorten, accepted[:3]))
-    return f"{shown} or {len(accepted) - 3} more" if len(accepted) > 3 else shown
-
-
-def _shorten(value: Json) -> str:
-    """Return a value in at most 120 characters, for an error message."""
-    if isinstance(value, OneOf):
-        return _join(value.values)
-    text = repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
-
-import orjson
 
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import (
-    CheckError,
     Comparer,
-    ErrorCode,
     OneOf,
     can_pair_all,
 )
@@ -63,17 +58,6 @@ class Toolbox:
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools = list(tools)
 
-    @classmethod
-    def from_openai(cls, tools: Sequence[Mapping[str, Json]]) -> Toolbox:
-        """Read the function tools of an OpenAI request and skip tools of other types."""
-        read = []
-        for tool in tools:
-            try:
-                read.append(tool_from_json(orjson.dumps(tool)))
-            except orjson.JSONEncodeError:  # An integer above 64 bits: too rare to need the cache.
-                read.append(_decode_tool(tool))
-        return cls(filter(None, read))
-
     def name(self, name: str) -> str:
         """Return the name of the tool that `name` refers to, or else the API form of `name`."""
         tool = self._find(name)
@@ -98,22 +82,6 @@ def api_name(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name)
 
 
-@lru_cache(maxsize=1 << 13)
-def tool_from_json(tool: bytes) -> Tool | None:
-    """Return the function tool in an OpenAI tool's JSON; None for another type of tool.
-
-    Results are cached because the same tool occurs in many queries and for every model.
-    """
-    return _decode_tool(orjson.loads(tool))
-
-
-def _decode_tool(tool: Json) -> Tool | None:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return None
-    return read_function(function)
-
-
 def read_function(function: Mapping[str, Json]) -> Tool:
     """Return the tool of a function's definition, which must have a name."""
     name, parameters = function["name"], function.get("parameters")
@@ -121,7 +89,7 @@ def read_function(function: Mapping[str, Json]) -> Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class _WantedCall:
+class WantedCall:
     """An expected call with the schema of its arguments."""
 
     name: str
@@ -139,8 +107,8 @@ class CallComparison:
         calls: Sequence[Call],
         comparer: Comparer,
     ) -> None:
-        self._wanted = [
-            _WantedCall(
+        self.wanted = [
+            WantedCall(
                 name=tools.name(call.name),
                 arguments={
                     name: OneOf(values, name in call.optional)
@@ -150,40 +118,21 @@ class CallComparison:
             )
             for call in wanted
         ]
-        self._calls = calls
-        self._names = [tools.name(call.name) for call in calls]
-        self._comparer = comparer
+        self.calls = calls
+        self.names = [tools.name(call.name) for call in calls]
+        self.comparer = comparer
 
     def fits(self, want: int, call: int) -> bool:
         """Return whether the call at index `call` matches the expected call at index `want`."""
-        if self._names[call] != self._wanted[want].name:
+        if self.names[call] != self.wanted[want].name:
             return False
-        return not any(self._wrong_arguments(want, call))
+        return not any(self.wrong_arguments(want, call))
 
-    def score(self, want: int, call: int) -> float:
-        """Return the share of arguments that are correct; 0 if another function is called."""
-        if self._names[call] != self._wanted[want].name:
-            return 0.0
-        arguments = self._wanted[want].arguments.keys() | self._calls[call].arguments.keys()
-        return 1 - sum(1 for _ in self._wrong_arguments(want, call)) / max(1, len(arguments))
-
-    def errors(self, want: int, call: int) -> Iterator[CheckError]:
-        """Yield every mistake in a call, compared with the expected call at index `want`."""
-        wanted, made = self._wanted[want], self._calls[call]
-        if self._names[call] != wanted.name:
-            detail = f"{made.name!r}, not {wanted.name!r}"
-            yield CheckError(ErrorCode.WRONG_FUNCTION, f"calls[{call}].name", detail)
-            return
-        path = f"calls[{call}].arguments"
-        for name in self._wrong_arguments(want, call):
-            yield self._comparer.key_error(
-                name, made.arguments, wanted.arguments, wanted.schema, path
-            )
-
-    def _wrong_arguments(self, want: int, call: int) -> Iterator[str]:
-        wanted = self._wanted[want]
-        arguments = self._calls[call].arguments
-        return self._comparer.wrong_keys(arguments, wanted.arguments, wanted.schema)
+    def wrong_arguments(self, want: int, call: int) -> Iterator[str]:
+        """Yield the wrong, missing and unexpected arguments of a call of the expected function."""
+        wanted = self.wanted[want]
+        arguments = self.calls[call].arguments
+        return self.comparer.wrong_keys(arguments, wanted.arguments, wanted.schema)
 
 
 def same_calls(tools: Toolbox, calls: Sequence[Call], others: Sequence[Call]) -> bool:

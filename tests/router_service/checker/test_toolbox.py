@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from router_service.apis.conversation import Json
-from router_service.checker.toolbox import Call, Toolbox, same_calls
+from router_service.checker.toolbox import Call, Toolbox, read_function, same_calls
 
 
 def toolbox(**tools: Json) -> Toolbox:
     """Return tools by name, each with the schema of its parameters."""
-    return Toolbox.from_openai(
-        [{"function": {"name": name, "parameters": schema}} for name, schema in tools.items()]
-    )
+    functions = ({"name": name, "parameters": schema} for name, schema in tools.items())
+    return Toolbox(map(read_function, functions))
 
 
 def properties(**schemas: Json) -> dict[str, Json]:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.checker.comparison import ErrorCode, OneOf
+from router_service.checker.comparison import OneOf
 from router_service.checker.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import CORRECT_FROM, check, check_answer, parse_text
+from switchcraft_training.checking.mistakes import ErrorCode
 from switchcraft_training.checking.score import score_lines
 from switchcraft_training.records import Answer, Example, Expected
 

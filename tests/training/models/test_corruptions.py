@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from router_service.checker.toolbox import Call, Toolbox
+from router_service.checker.toolbox import Call
+from switchcraft_training.checking.mistakes import toolbox_of
 from switchcraft_training.models.corruptions import Corruption, Subject, corrupt
 
 TOOLS = [
@@ -34,7 +35,7 @@ ARGUMENTS = {
     "city": "Oslo", "hotel": "Plaza", "nights": 3, "date": "2026-03-05", "room": "single",
 }  # fmt: skip
 CALLS = (Call("book", ARGUMENTS), Call("book", {"city": "Lima"}))
-SUBJECT = Subject(CALLS, Toolbox.from_openai(TOOLS), ["book", "cancel"], ["Kyoto"], ["late"])
+SUBJECT = Subject(CALLS, toolbox_of(TOOLS), ["book", "cancel"], ["Kyoto"], ["late"])
 
 
 @pytest.mark.parametrize("kind", Corruption)

@@ -11,8 +11,9 @@ import orjson
 
 from router_service.apis.conversation import Json
 from router_service.checker.comparison import IsParaphrase
-from router_service.checker.toolbox import Call, ExpectedCall, Tool, Toolbox, tool_from_json
+from router_service.checker.toolbox import Call, ExpectedCall, Tool, Toolbox
 from router_service.core.errors import SchemaError
+from switchcraft_training.checking.mistakes import tool_from_json
 from switchcraft_training.checking.verdicts import check
 from switchcraft_training.records import Expected
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from router_service.apis.conversation import Json
-from router_service.checker.comparison import (
-    CheckError,
-    Comparer,
-    ErrorCode,
-    IsParaphrase,
-    can_pair_all,
-)
+from router_service.checker.comparison import Comparer, IsParaphrase, can_pair_all
 from router_service.checker.toolbox import Call, CallComparison, ExpectedCall, Toolbox
+from switchcraft_training.checking.mistakes import (
+    CheckError,
+    ErrorCode,
+    errors_in_call,
+    score_call,
+    toolbox_of,
+)
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.records import Answer, Example, Expected
 
@@ -87,7 +88,7 @@ def check(
         return Verdict(0.0, (error,))
     if not calls:
         return Verdict(0.0, (_count_error(0, len(expected.calls)),))
-    toolbox = tools if isinstance(tools, Toolbox) else Toolbox.from_openai(tools)
+    toolbox = tools if isinstance(tools, Toolbox) else toolbox_of(tools)
     comparison = CallComparison(toolbox, expected.calls, calls, Comparer(is_paraphrase))
     try:
         return _compare_calls(comparison, expected.calls, calls)
@@ -107,7 +108,7 @@ def _compare_calls(
         call_of = {0: 0}
     else:
         call_of = _best_assignment(comparison, len(wanted), len(calls))
-    errors = [error for pair in call_of.items() for error in comparison.errors(*pair)]
+    errors = [error for pair in call_of.items() for error in errors_in_call(comparison, *pair)]
     if len(calls) != len(wanted):
         errors.append(_count_error(len(calls), len(wanted)))
     for want, call in call_of.items():
@@ -116,7 +117,8 @@ def _compare_calls(
                 name, other = wanted[want].name, wanted[earlier].name
                 detail = f"{name!r} was called before {other!r}, on which it depends"
                 errors.append(CheckError(ErrorCode.WRONG_ORDER, f"calls[{call}]", detail))
-    score = sum(comparison.score(*pair) for pair in call_of.items()) / max(len(calls), len(wanted))
+    scores = [score_call(comparison, *pair) for pair in call_of.items()]
+    score = sum(scores) / max(len(calls), len(wanted))
     return Verdict(min(score, MAX_SCORE_WITH_ERRORS) if errors else score, tuple(errors))
 
 
@@ -133,7 +135,7 @@ def _best_assignment(comparison: CallComparison, wanted: int, calls: int) -> dic
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
 
     costs = [
-        [POSITION_COST * abs(i - j) - comparison.score(i, j) for j in range(calls)]
+        [POSITION_COST * abs(i - j) - score_call(comparison, i, j) for j in range(calls)]
         for i in range(wanted)
     ]
     rows, columns = linear_sum_assignment(np.array(costs))
