@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.stamp import write_figures
 from router_service.artifact import SHIPPED, Artifact, FrontierPoint
-from router_service.measurement.goals import Goal, WithinGoal, find_point
+from router_service.measurement.goals import Goal, find_point
 from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     artifact = Artifact.load(arguments.artifact)
-    results = measure(artifact, WithinGoal(arguments.within))
+    results = measure(artifact, Goal("within", arguments.within))
     for name, prefix in (
         ("chosen and measured on all queries", ""),
         ("measured on other queries", "elsewhere_"),

@@ -34,6 +34,16 @@ class ErrorBody(BaseModel):
     error: Fault
 
 
+def object_with(required: str, **properties: Document) -> Document:
+    """Return the schema of an object with these properties; blanks separate the required ones."""
+    return {"type": "object", "required": required.split(), "properties": properties}
+
+
+def array_of(items: Document, **more: object) -> Document:
+    """Return the schema of an array, with further keywords."""
+    return {"type": "array", "items": items, **more}
+
+
 STRING: Document = {"type": "string"}
 MODEL: Document = {
     "type": "string",
@@ -49,10 +59,6 @@ EXAMPLE_TOOL: Document = {
     "function": {
         "name": "get_forecast",
         "description": "Weather forecast for a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-        },
+        "parameters": object_with("city", city=STRING, days={"type": "integer"}),
     },
 }

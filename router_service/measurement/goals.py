@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from router_service.artifact import FrontierPoint, Manifest, Measure
 from router_service.core.errors import PolicyError
@@ -32,90 +32,63 @@ _BEST = re.compile(r"best(?P<points>[+-]\d+(?:\.\d+)?)?")
 
 
 @dataclass(frozen=True, slots=True)
-class AccuracyGoal:
-    """At least this share of correct answers, at the least cost."""
+class Goal:
+    """What a rule should have been measured to reach, at the least cost or with most accuracy."""
 
-    at_least: float
+    kind: Literal["accuracy", "best", "usd_per_1k", "within"]
+    """What `number` is: the least share of correct answers; the points by which the accuracy may
+    exceed that of the best single model; the largest average cost; or the goal of default policies,
+    the points below the best single model, but with no less accuracy than `verified`. If no rule
+    reaches `within`, the nearest one counts."""
+    number: float = 0.0
     uses_interval: bool = False
 
     def __str__(self) -> str:
-        return f"accuracy={self.at_least:g}{INTERVAL_SUFFIX if self.uses_interval else ''}"
+        end = INTERVAL_SUFFIX if self.uses_interval else ""
+        if self.kind == "best":
+            points = f"{self.number:+g}" if self.number else ""
+            return f"accuracy=best{points}{end}"
+        return f"{self.kind}={self.number:g}{end}"
 
     @property
     def meaning(self) -> str:
         """The goal in words."""
-        return f"at least {self.at_least:.4g} of the answers correct{_certainly(self)}"
+        number = abs(self.number)
+        points = f"{number:g} point{'' if number == 1 else 's'}"
+        match self.kind:
+            case "accuracy":
+                words = f"at least {number:.4g} of the answers correct"
+            case "best":
+                words = "as many correct answers as the best single model"
+                more = "more" if self.number > 0 else "fewer"
+                words += f", or {points} {more}" if number else ""
+            case "usd_per_1k":
+                words = f"at most {number:g} USD per 1,000 requests"
+            case "within":
+                words = f"at most {points} fewer correct answers than the best single model"
+                words += f", and no fewer than with `{VERIFIED}`"
+        return words + (", at the worse end of the 95% interval" if self.uses_interval else "")
 
+    def figure(self, point: FrontierPoint, best_single: Measure | None) -> float:
+        """Return the number of a point to compare: the estimate, or its interval's worse end."""
+        if self.kind == "accuracy":
+            interval, estimate = point.accuracy_interval, point.accuracy.value
+        elif self.kind == "usd_per_1k":
+            interval, estimate = point.cost_usd_interval, point.cost_usd.value
+        else:
+            versus = point.versus_best
+            interval = versus.difference_interval if versus else None
+            estimate = point.accuracy.value - (best_single.value if best_single else 0.0)
+        if not self.uses_interval or interval is None:
+            return estimate
+        return interval[self.kind == "usd_per_1k"]
 
-@dataclass(frozen=True, slots=True)
-class BestSingleGoal:
-    """The accuracy of the best single model, plus or minus some points, at the least cost."""
-
-    points: float = 0.0
-    uses_interval: bool = False
-
-    def __str__(self) -> str:
-        points = f"{self.points:+g}" if self.points else ""
-        return f"accuracy=best{points}{INTERVAL_SUFFIX if self.uses_interval else ''}"
-
-    @property
-    def meaning(self) -> str:
-        """The goal in words."""
-        more = "more" if self.points > 0 else "fewer"
-        unit = "point" if abs(self.points) == 1 else "points"
-        points = f", or {abs(self.points):g} {unit} {more}" if self.points else ""
-        return f"as many correct answers as the best single model{points}{_certainly(self)}"
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetGoal:
-    """The highest accuracy at this average cost or less."""
-
-    usd_per_1k: float
-    uses_interval: bool = False
-
-    def __str__(self) -> str:
-        return f"usd_per_1k={self.usd_per_1k:g}{INTERVAL_SUFFIX if self.uses_interval else ''}"
-
-    @property
-    def meaning(self) -> str:
-        """The goal in words."""
-        return f"at most {self.usd_per_1k:g} USD per 1,000 requests{_certainly(self)}"
-
-
-@dataclass(frozen=True, slots=True)
-class WithinGoal:
-    """At most so many points below the best single model, and no worse than `verified`.
-
-    It is the goal of default policies. If no rule reaches it, the nearest one counts.
-    """
-
-    points: float
-
-    def __str__(self) -> str:
-        return f"{WITHIN}={self.points:g}"
-
-    @property
-    def meaning(self) -> str:
-        """The goal in words."""
-        unit = "point" if self.points == 1 else "points"
-        below = f"at most {self.points:g} {unit} fewer correct answers than the best single model"
-        return f"{below}, and no fewer than with `verified`"
-
-    def at_least(
-        self, best_single: Measure, points: Sequence[FrontierPoint], standard: str | None
-    ) -> AccuracyGoal:
-        """Return the accuracy to reach; `standard` is the rule of `verified`, if points have it."""
-        known = (point.accuracy.value for point in points if point.policy == standard)
-        return AccuracyGoal(max(best_single.value - self.points / 100, *known, 0.0))
-
-
-_ComparedGoal = AccuracyGoal | BestSingleGoal | BudgetGoal
-Goal = _ComparedGoal | WithinGoal
-
-
-def _certainly(goal: _ComparedGoal) -> str:
-    return ", at the worse end of the 95% interval" if goal.uses_interval else ""
+    def margin(self, point: FrontierPoint, best_single: Measure | None) -> float:
+        """Return by how much a point exceeds the goal; negative if it misses the goal."""
+        figure = self.figure(point, best_single)
+        if self.kind == "usd_per_1k":
+            return self.number / 1_000 - figure
+        return figure - (self.number if self.kind == "accuracy" else self.number / 100)
 
 
 class MeasuredPoint(Protocol):
@@ -148,32 +121,30 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
     if kind not in GOALS:
         return None
     wanted, at, level = value.partition("@")
-    uses_interval = bool(at)
-    if uses_interval and at + level != INTERVAL_SUFFIX:
+
+    def refuse(problem: str) -> PolicyError:
+        return PolicyError(text, problem, param=param)
+
+    if at and at + level != INTERVAL_SUFFIX:
         problem = f"intervals are measured at 95%: write {INTERVAL_SUFFIX}, not {at + level}"
-        raise PolicyError(text, problem, param=param)
+        raise refuse(problem)
     best = _BEST.fullmatch(wanted)
     if kind == "accuracy" and best is not None:
-        return BestSingleGoal(float(best["points"] or 0), uses_interval)
+        return Goal("best", float(best["points"] or 0), bool(at))
     try:
         number = float(wanted)
     except ValueError as exc:
-        raise PolicyError(text, f"{wanted!r} is not a number", param=param) from exc
+        raise refuse(f"{wanted!r} is not a number") from exc
     if not 0.0 <= number < float("inf"):  # false for NaN too
-        problem = f"the value must be finite and at least 0, not {wanted}"
-        raise PolicyError(text, problem, param=param)
+        raise refuse(f"the value must be finite and at least 0, not {wanted}")
     if kind == "accuracy" and number > 1:
         problem = f"an accuracy is between 0 and 1, not {wanted}"
         if number <= 100:
             problem += f"; for {wanted}%, write accuracy={number / 100:g}{at}{level}"
-        raise PolicyError(text, problem, param=param)
-    if kind == WITHIN:
-        if uses_interval:
-            problem = f"this goal compares estimates; omit {INTERVAL_SUFFIX}"
-            raise PolicyError(text, problem, param=param)
-        return WithinGoal(number)
-    goal_type = AccuracyGoal if kind == "accuracy" else BudgetGoal
-    return goal_type(number, uses_interval)
+        raise refuse(problem)
+    if kind == WITHIN and at:
+        raise refuse(f"this goal compares estimates; omit {INTERVAL_SUFFIX}")
+    return Goal(kind, number, bool(at))
 
 
 def name_policy(text: str | None, policy: Policy | Verified) -> NamedPolicy[Policy | Verified]:
@@ -232,8 +203,8 @@ def goal_point(
         return _find(goal, manifest.frontier, manifest, param=param)
     except PolicyError as exc:
         best_single = manifest.best_single_accuracy
-        if isinstance(goal, WithinGoal) or not any(
-            _margin(goal, point, best_single) >= 0 for point in verified()
+        if goal.kind == WITHIN or not any(
+            goal.margin(point, best_single) >= 0 for point in verified()
         ):
             raise
         problem = (
@@ -275,7 +246,7 @@ def resolve_policies(
     for name, text in policies.items():
         goal = parse_goal(text, param=name)
         rules[name] = text
-        if isinstance(goal, WithinGoal) and verified is None:
+        if goal is not None and goal.kind == WITHIN and verified is None:
             rules[name] = VERIFIED
         elif goal is not None:
             points = frontier if name == FAST else (*frontier, *(verified or ()))
@@ -318,24 +289,26 @@ def find_point(
     rule of `verified`. If no point reaches the goal, returns the nearest point (the cheapest of
     several) if `is_nearest` is set or the goal is `within`, and otherwise raises PolicyError.
     """
+    problem = ""
     if not frontier:
         problem = (
             "no rule was measured for these arms at these prices, because the artifact has no "
             "held-out predictions; use the name of a policy, theta=P or drift=P instead of a goal"
         )
-        raise PolicyError(str(goal), problem, param=param)
-    if isinstance(goal, BestSingleGoal) and best_single is None:
+    elif goal.kind == "best" and best_single is None:
         problem = "the best single model was not measured; write a number, such as accuracy=0.87"
-        raise PolicyError(str(goal), problem, param=param)
-    if isinstance(goal, WithinGoal):
-        assert best_single is not None  # noqa: S101 - for types
-        goal, is_nearest = goal.at_least(best_single, frontier, standard), True
-    if goal.uses_interval and any(point.versus_best is None for point in frontier):
+    elif goal.uses_interval and any(point.versus_best is None for point in frontier):
         problem = f"the artifact was measured without intervals; omit {INTERVAL_SUFFIX}"
+    if problem:
         raise PolicyError(str(goal), problem, param=param)
-    margins = [_margin(goal, point, best_single) for point in frontier]
+    if goal.kind == WITHIN:
+        assert best_single is not None  # noqa: S101 - for types
+        known = (point.accuracy.value for point in frontier if point.policy == standard)
+        least = max(best_single.value - goal.number / 100, *known, 0.0)
+        goal, is_nearest = Goal("accuracy", least), True
+    margins = [goal.margin(point, best_single) for point in frontier]
     reached = [point for point, margin in zip(frontier, margins, strict=True) if margin >= 0]
-    if reached and isinstance(goal, BudgetGoal):
+    if reached and goal.kind == "usd_per_1k":
         return max(reached, key=lambda point: (point.accuracy.value, -point.cost_usd.value))
     if reached:
         return min(reached, key=_cost_then_accuracy)
@@ -344,50 +317,18 @@ def find_point(
     nearest = max(ordered, key=lambda pair: pair[0])[1]  # the cheapest of several
     if is_nearest:
         return nearest
-    figure = _decisive_figure(goal, nearest, best_single)
-    match goal:
-        case AccuracyGoal():
-            measured = f"{figure:.1%}"
-        case BestSingleGoal():
-            measured = f"{figure * 100:+.1f} points against the best single model"
-        case BudgetGoal():
-            measured = f"{figure * 1_000:.3f} USD per 1,000 requests"
+    figure = goal.figure(nearest, best_single)
+    measured = f"{figure:.1%}"
+    if goal.kind == "best":
+        measured = f"{figure * 100:+.1f} points against the best single model"
+    elif goal.kind == "usd_per_1k":
+        measured = f"{figure * 1_000:.3f} USD per 1,000 requests"
     if goal.uses_interval:
         measured += " at the worse end of its 95% interval"
         measured += f"; omit {INTERVAL_SUFFIX} to compare the goal with the estimate"
     rule = nearest.policy
     problem = f"no rule was measured to reach this goal; the nearest, {rule}, reached {measured}"
     raise PolicyError(str(goal), problem, param=param)
-
-
-def _margin(goal: _ComparedGoal, point: FrontierPoint, best_single: Measure | None) -> float:
-    """Return by how much a point exceeds a goal; negative if it misses the goal."""
-    figure = _decisive_figure(goal, point, best_single)
-    match goal:
-        case AccuracyGoal(at_least):
-            return figure - at_least
-        case BestSingleGoal(points):
-            return figure - points / 100
-        case BudgetGoal(usd_per_1k):
-            return usd_per_1k / 1_000 - figure
-
-
-def _decisive_figure(
-    goal: _ComparedGoal, point: FrontierPoint, best_single: Measure | None
-) -> float:
-    """Return the number to compare with a goal: the estimate, or the worse end of its interval."""
-    match goal:
-        case AccuracyGoal():
-            interval, estimate = point.accuracy_interval, point.accuracy.value
-        case BudgetGoal():
-            interval, estimate = point.cost_usd_interval, point.cost_usd.value
-        case BestSingleGoal():
-            versus = point.versus_best
-            interval = versus.difference_interval if versus else None
-            estimate = point.accuracy.value - (best_single.value if best_single else 0.0)
-    if not goal.uses_interval or interval is None:
-        return estimate
-    return interval[1] if isinstance(goal, BudgetGoal) else interval[0]
 
 
 def pareto_front(points: Sequence[P]) -> tuple[P, ...]:

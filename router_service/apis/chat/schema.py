@@ -9,67 +9,38 @@ from router_service.apis.openapi import (
     STREAM,
     STRING,
     TOOLS,
-    Document,
     RequestSchema,
+    array_of,
+    object_with,
 )
 
-_TEXT_PART: Document = {
-    "type": "object",
-    "required": ["type"],
-    "properties": {"type": STRING, "text": STRING},
-}
-_MESSAGE: Document = {
-    "type": "object",
-    "required": ["role", "content"],
-    "properties": {
-        "role": {"enum": "system developer user assistant tool function".split()},
-        "content": {
-            "anyOf": [STRING, {"type": "array", "items": _TEXT_PART}, {"type": "null"}],
-        },
-        "tool_calls": {"type": "array", "items": {"type": "object"}},
-        "tool_call_id": STRING,
+_MESSAGE = object_with(
+    "role content",
+    role={"enum": "system developer user assistant tool function".split()},
+    content={
+        "anyOf": [STRING, array_of(object_with("type", type=STRING, text=STRING)), {"type": "null"}]
     },
-}
-_TOOL: Document = {
-    "type": "object",
-    "required": ["type", "function"],
-    "properties": {
-        "type": {"const": "function"},
-        "function": {
-            "type": "object",
-            "required": ["name"],
-            "properties": {
-                "name": {"type": "string", "minLength": 1, "maxLength": 64},
-                "description": {
-                    "type": "string",
-                    "description": "What the tool does; the router reads it too.",
-                },
-                "parameters": {
-                    "type": "object",
-                    "description": "JSON Schema of the arguments.",
-                },
-            },
-        },
-    },
-}
+    tool_calls=array_of({"type": "object"}),
+    tool_call_id=STRING,
+)
+_FUNCTION = object_with(
+    "name",
+    name={"type": "string", "minLength": 1, "maxLength": 64},
+    description={"type": "string", "description": "What the tool does; the router reads it too."},
+    parameters={"type": "object", "description": "JSON Schema of the arguments."},
+)
+_TOOL = object_with("type function", type={"const": "function"}, function=_FUNCTION)
 
 
-def request_schema() -> RequestSchema:
+def request_schema(*, is_counted: bool = False) -> RequestSchema:  # noqa: ARG001 - the interface's
     """Return the schema of a request."""
-    schema = {
-        "type": "object",
-        "required": ["model", "messages"],
-        "properties": {
-            "model": MODEL,
-            "messages": {
-                "type": "array",
-                "minItems": 1,
-                "items": _MESSAGE,
-                "description": "The conversation so far, the oldest turn first.",
-            },
-            "tools": {"type": "array", "items": _TOOL, "description": TOOLS},
-            "stream": {"type": ["boolean", "null"], "description": STREAM},
-        },
-    }
+    conversation = "The conversation so far, the oldest turn first."
+    schema = object_with(
+        "model messages",
+        model=MODEL,
+        messages=array_of(_MESSAGE, minItems=1, description=conversation),
+        tools=array_of(_TOOL, description=TOOLS),
+        stream={"type": ["boolean", "null"], "description": STREAM},
+    )
     example = {"model": "switchcraft", "messages": [EXAMPLE_TURN], "tools": [EXAMPLE_TOOL]}
     return RequestSchema(schema, example)

@@ -15,6 +15,8 @@ from router_service.apis.openapi import (
     TOOLS,
     Document,
     RequestSchema,
+    array_of,
+    object_with,
 )
 
 
@@ -38,31 +40,21 @@ def request_schema(*, is_counted: bool = False) -> RequestSchema:
 
     A request whose tokens are counted (`is_counted`) needs no `max_tokens`, and has no stream.
     """
-    blocks = {"type": "array", "items": {"type": "object", "required": ["type"]}}
-    message: Document = {
-        "type": "object",
-        "required": ["role", "content"],
-        "properties": {
-            "role": {"enum": ["user", "assistant"]},
-            "content": {"anyOf": [STRING, blocks]},
-        },
-    }
-    tools: Document = {"type": ["array", "null"], "items": {"type": "object"}}
-    schema = {
-        "type": "object",
-        "required": ["model", "messages", *([] if is_counted else ["max_tokens"])],
-        "properties": {
-            "model": MODEL,
-            "max_tokens": {"type": "integer", "minimum": 0},
-            "messages": {"type": "array", "minItems": 1, "items": message},
-            "system": {"anyOf": [STRING, blocks]},
-            "tools": {**tools, "description": TOOLS},
-            **({} if is_counted else {"stream": {"type": "boolean", "description": STREAM}}),
-        },
-    }
+    blocks = array_of({"type": "object", "required": ["type"]})
+    text = {"anyOf": [STRING, blocks]}
+    message = object_with("role content", role={"enum": ["user", "assistant"]}, content=text)
+    schema = object_with(
+        "model messages" if is_counted else "model messages max_tokens",
+        model=MODEL,
+        max_tokens={"type": "integer", "minimum": 0},
+        messages=array_of(message, minItems=1),
+        system=text,
+        tools={"type": ["array", "null"], "items": {"type": "object"}, "description": TOOLS},
+    )
+    if is_counted:
+        return RequestSchema(schema)
+    schema["properties"]["stream"] = {"type": "boolean", "description": STREAM}
     function: Document = {**EXAMPLE_TOOL["function"]}
     tool = {"input_schema": function.pop("parameters"), **function}
     example = {"model": "switchcraft", "messages": [EXAMPLE_TURN], "tools": [tool]}
-    if is_counted:
-        return RequestSchema(schema)
     return RequestSchema(schema, {"max_tokens": 1024, **example})

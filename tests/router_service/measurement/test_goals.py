@@ -7,11 +7,7 @@ import pytest
 from router_service.artifact import Artifact
 from router_service.core.errors import PolicyError
 from router_service.measurement.goals import (
-    AccuracyGoal,
-    BestSingleGoal,
-    BudgetGoal,
     Goal,
-    WithinGoal,
     find_point,
     parse_goal,
 )
@@ -29,16 +25,16 @@ def artifact() -> Artifact:
 @pytest.mark.parametrize(
     ("text", "goal", "rule"),
     [
-        ("accuracy=best", BestSingleGoal(), "drift=0.05"),
-        ("accuracy=best@95", BestSingleGoal(uses_interval=True), "theta=0.9"),
-        ("accuracy=best-1@95", BestSingleGoal(-1, uses_interval=True), "drift=0.05"),
-        ("accuracy=best+2.5", BestSingleGoal(2.5), "theta=0.9"),
-        ("accuracy=0.8", AccuracyGoal(0.8), "drift=0.1"),
-        ("accuracy=0.8@95", AccuracyGoal(0.8, uses_interval=True), "drift=0.05"),
-        ("within=0.5", WithinGoal(0.5), "drift=0.05"),
-        ("within=6", WithinGoal(6), "drift=0.1"),
-        ("usd_per_1k=0.5", BudgetGoal(0.5), "drift=0.05"),
-        ("usd_per_1k=0.5@95", BudgetGoal(0.5, uses_interval=True), "drift=0.1"),
+        ("accuracy=best", Goal("best"), "drift=0.05"),
+        ("accuracy=best@95", Goal("best", uses_interval=True), "theta=0.9"),
+        ("accuracy=best-1@95", Goal("best", -1, uses_interval=True), "drift=0.05"),
+        ("accuracy=best+2.5", Goal("best", 2.5), "theta=0.9"),
+        ("accuracy=0.8", Goal("accuracy", 0.8), "drift=0.1"),
+        ("accuracy=0.8@95", Goal("accuracy", 0.8, uses_interval=True), "drift=0.05"),
+        ("within=0.5", Goal("within", 0.5), "drift=0.05"),
+        ("within=6", Goal("within", 6), "drift=0.1"),
+        ("usd_per_1k=0.5", Goal("usd_per_1k", 0.5), "drift=0.05"),
+        ("usd_per_1k=0.5@95", Goal("usd_per_1k", 0.5, uses_interval=True), "drift=0.1"),
     ],
 )
 def test_goal_selects_the_best_measured_point(
