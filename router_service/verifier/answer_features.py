@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import combinations, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -437,6 +438,10 @@ def _count_leaves(calls: Sequence[Call]) -> int | None:
     return seen
 
 
+_PROBLEMS = ("missing", "unknown_arguments", "wrong_types", "not_in_enum")
+_KINDS_OF_ARGUMENTS = ("arguments", "booleans", "optional", "optional_defaults", "optional_left")
+
+
 def _argument_features(
     question: Question, names: Sequence[str], calls: Sequence[Call]
 ) -> dict[str, float]:
@@ -482,15 +487,9 @@ def _argument_features(
     text = " ".join(texts)
     stems = _stems_of(text)
     is_call = bool(calls)
-    problems = ("missing", "unknown_arguments", "wrong_types", "not_in_enum")
     return {
-        "fits_schema": is_call and not any(counts[problem] for problem in problems),
-        **{name: counts[name] for name in problems},
-        "arguments": counts["arguments"],
-        "booleans": counts["booleans"],
-        "optional": counts["optional"],
-        "optional_defaults": counts["optional_defaults"],
-        "optional_left": counts["optional_left"],
+        "fits_schema": is_call and not any(counts[problem] for problem in _PROBLEMS),
+        **{name: counts[name] for name in (*_PROBLEMS, *_KINDS_OF_ARGUMENTS)},
         "text_chars": len(text),
         "longest_text": max(map(len, texts), default=0),
         **_grounding_features("all", [*strings, *numbers]),
@@ -513,6 +512,20 @@ def _count_repeated(names: Sequence[str], calls: Sequence[Call]) -> int:
     """Return the number of calls that repeat an earlier one exactly."""
     seen = [(name, call.arguments) for name, call in zip(names, calls, strict=True)]
     return sum(each in seen[:place] for place, each in enumerate(seen))
+
+
+_COUNTED_AS = {
+    Source.SAID: "values_said_exact",
+    Source.CALCULATED: "values_calculated_exact",
+    Source.SCHEMA: "values_of_schema_exact",
+    Source.NOWHERE: "values_invented_exact",
+}
+_COUNTED = (
+    *_COUNTED_AS.values(), "texts_invented_exact", "numbers_invented_exact",
+    "required_invented_exact", "optional_invented_exact", "dates_invented_exact",
+    "numbers_changed_exact", "fillers", "members_unused", "named_after_parameter", "placeholders",
+)  # fmt: skip
+"""Features that count values of an answer, most of them by their source."""
 
 
 def _source_features(
@@ -542,12 +555,12 @@ def _source_features(
                 if source is None:
                     continue
                 traced += 1
-                counts[source.value] += 1
+                counts[_COUNTED_AS[source]] += 1
                 values.append(leaf)
                 if source is Source.NOWHERE:
-                    counts[f"{kind}_invented"] += 1
-                    counts["dates_invented"] += isinstance(leaf, str) and is_date(leaf)
-                    counts["texts_invented" if isinstance(leaf, str) else "numbers_invented"] += 1
+                    counts[f"{'numbers' if share is None else 'texts'}_invented_exact"] += 1
+                    counts[f"{kind}_invented_exact"] += 1
+                    counts["dates_invented_exact"] += isinstance(leaf, str) and is_date(leaf)
                 if share is not None:
                     texts += 1
                     counts["named_after_parameter"] += is_named_after(inner, leaf)
@@ -559,7 +572,7 @@ def _source_features(
                     verbatim = min(verbatim, float(is_verbatim))
                     used |= _numbers_in(leaf[:MAX_VALUE_CHARACTERS])
                 else:
-                    counts["numbers_changed"] += source is not Source.SAID
+                    counts["numbers_changed_exact"] += source is not Source.SAID
                     used.add(exact(abs(leaf)))
                     place = question.query_lower.find(f"{leaf:g}" if abs(leaf) < 1e6 else str(leaf))
                 if place >= 0:
@@ -571,29 +584,16 @@ def _source_features(
             counts["members_unused"] += not members <= made
             if key not in call.arguments:
                 left_said = max(left_said, hint)
-                counts["left_said"] += hint >= 1
+                counts["optional_left_said"] += hint >= 1
     explained = {number * scale for number in used for scale in (1, 100, 1000)}
     explained |= {n / scale for n in used if n < MAX_COMPUTED for scale in (100, 1000)}
     return {
-        "values_said_exact": counts[Source.SAID.value],
-        "values_calculated_exact": counts[Source.CALCULATED.value],
-        "values_of_schema_exact": counts[Source.SCHEMA.value],
-        "values_invented_exact": counts[Source.NOWHERE.value],
-        "texts_invented_exact": counts["texts_invented"],
-        "numbers_invented_exact": counts["numbers_invented"],
-        "required_invented_exact": counts["required_invented"],
-        "optional_invented_exact": counts["optional_invented"],
-        "dates_invented_exact": counts["dates_invented"],
-        "numbers_changed_exact": counts["numbers_changed"],
-        "fillers": counts["fillers"],
-        "members_unused": counts["members_unused"],
-        "named_after_parameter": counts["named_after_parameter"],
-        "placeholders": counts["placeholders"],
+        **{name: counts[name] for name in _COUNTED},
         "text_said_min_exact": worst if texts else -1,
         "text_verbatim": verbatim if texts else -1,
         "order_inversions": swapped,
         "values_twice": counts["values_twice"],
-        "optional_left_said": counts["left_said"],
+        "optional_left_said": counts["optional_left_said"],
         "optional_left_said_max": left_said,
         "numbers_left_over_exact": len(question.query_numbers - explained) if calls else 0,
     }
@@ -743,13 +743,13 @@ class Relation(NamedTuple):
 
     is_same: bool
     agreement: float
-    differing: int = 0
+    differing: float = 0
     grounding_lead: float = 0.0
-    only_here: int = 0
-    only_there: int = 0
-    verbatim_lead: int = 0
-    form_lead: int = 0
-    length_lead: int = 0
+    only_here: float = 0
+    only_there: float = 0
+    verbatim_lead: float = 0
+    form_lead: float = 0
+    length_lead: float = 0
     said_only_here: float = 0.0
     said_only_there: float = 0.0
 
@@ -776,16 +776,14 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
     name_of = question.toolbox.name
     pairs = _pair_calls(question, answer.calls, other.calls)
     paired = {place for place, _, _ in pairs}, {place for _, place, _ in pairs}
-    equal = differing = only_here = only_there = 0
-    verbatim = form = longer = 0
-    said_here = said_there = 0.0
+    equal = 0
+    found: defaultdict[str, float] = defaultdict(float)
     total = sum(
         1 + len(call.arguments)
         for calls, places in zip((answer.calls, other.calls), paired, strict=True)
         for place, call in enumerate(calls)
         if place not in places
     )
-    lead = 0.0
     for here, there, same_keys in pairs:
         own, rival = answer.calls[here].arguments, other.calls[there].arguments
         keys = own.keys() | rival.keys()
@@ -793,46 +791,35 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
         equal += 1 + len(same_keys)
         for key in sorted(keys - same_keys):
             if key not in rival:
-                only_here += 1
-                said_here += _mean_grounding(question, own[key])
+                found["only_here"] += 1
+                found["said_only_here"] += _mean_grounding(question, own[key])
             elif key not in own:
-                only_there += 1
-                said_there += _mean_grounding(question, rival[key])
+                found["only_there"] += 1
+                found["said_only_there"] += _mean_grounding(question, rival[key])
             else:
-                differing += 1
+                found["differing"] += 1
                 schema = question.schema(name_of(answer.calls[here].name))
                 one, two = (
                     _Written.read(question, key, each[key], schema) for each in (own, rival)
                 )
-                verbatim += one.is_verbatim - two.is_verbatim
-                form += one.form - two.form
-                longer += (one.characters > two.characters) - (one.characters < two.characters)
+                found["verbatim_lead"] += one.is_verbatim - two.is_verbatim
+                found["form_lead"] += one.form - two.form
+                longer, shorter = one.characters > two.characters, one.characters < two.characters
+                found["length_lead"] += longer - shorter
                 grounding = _mean_grounding(question, own[key])
-                lead += grounding - _mean_grounding(question, rival[key])
+                found["grounding_lead"] += grounding - _mean_grounding(question, rival[key])
     agreement = equal / max(1, total)
     # If every argument is equal, so are the calls. Otherwise the checker decides, which knows that
     # an argument with its default value may be left out.
     is_same = agreement == 1.0 or (
         len(answer.calls) == len(other.calls)
         and len(pairs) == len(answer.calls)
-        and not differing
+        and not found["differing"]
         and max(answer.leaves, other.leaves) <= MAX_COMPARED_LEAVES
         and all(question.is_bounded(name_of(call.name)) for call in answer.calls)
         and same_calls(question.toolbox, answer.calls, other.calls)
     )
-    return Relation(
-        is_same=is_same,
-        agreement=agreement,
-        differing=differing,
-        grounding_lead=lead,
-        only_here=only_here,
-        only_there=only_there,
-        verbatim_lead=verbatim,
-        form_lead=form,
-        length_lead=longer,
-        said_only_here=said_here,
-        said_only_there=said_there,
-    )
+    return Relation(is_same, agreement, **found)
 
 
 class _Written(NamedTuple):
@@ -1084,18 +1071,20 @@ def candidate_features(beliefs: Beliefs, candidates: Candidates) -> Floats:
             sum(shares) / len(shares) if shares else -1.0,
             min((relation.agreement for relation in here), default=2.0),
             max((relation.agreement for relation in here), default=2.0),
-            sum(relation.grounding_lead for relation in here),
-            sum(relation.only_here for relation in here),
-            sum(relation.only_there for relation in here),
-            sum(relation.verbatim_lead for relation in here),
-            sum(relation.form_lead for relation in here),
-            sum(relation.length_lead for relation in here),
-            sum(relation.said_only_here for relation in here),
-            sum(relation.said_only_there for relation in here),
+            *(sum(map(each, here)) for each in _SUMMED),
         )
         rows.append((*own, *lead, *relation))
     return np.array(rows)
 
+
+_SUMMED = tuple(
+    attrgetter(name)
+    for name in (
+        "grounding_lead", "only_here", "only_there", "verbatim_lead", "form_lead", "length_lead",
+        "said_only_here", "said_only_there",
+    )
+)  # fmt: skip
+"""Fields of `Relation` that are added up over the rival candidates."""
 
 RELATION_FEATURES = (
     "own_logit", "own_reliability", "best_candidate_logit", "best_pool_logit", "mean_pool_logit",
