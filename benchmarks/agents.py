@@ -43,7 +43,6 @@ from router_service.apis.responses.api import RESPONSES
 from router_service.apis.usage import CHARACTERS_PER_TOKEN
 from router_service.artifact import SHIPPED, Artifact
 from router_service.runtime.engine import EngineBuilder
-from router_service.runtime.reloading import load_first_router
 from router_service.serving.app import create_app
 from router_service.settings import read_settings
 from tests.serving import served
@@ -220,7 +219,7 @@ def gateway(tally: Tally, section: str, *, speaks_all: bool = False) -> Iterator
             chat = own.model_copy(update={"apis": apis})
             models.append(model.model_copy(update={"deployments": (chat,)}))
         settings = settings.model_copy(update={"models": tuple(models)})
-        router, _ = load_first_router(settings, EngineBuilder(announces=False))
+        router, _ = EngineBuilder().first_router(settings)
         router.reach_goals(verified_goals=settings.router.verification.allows_goals)
         with (
             served(create_app(settings, router)) as url,

@@ -1,16 +1,15 @@
 """Attacks on a budget: long answers in parallel, and prompts whose answers nobody waits for.
 
-    python -m benchmarks.budget_attack --workers 2
+    python -m benchmarks.budget_attack
 
 Each row has a new key with a budget of 1 USD. Its 600 parallel requests cost 0.16 USD each, also
 after 420 requests that cost nearly nothing. The gateway expects 0.003 USD of each. It promises to
-overspend at most the cost of one request for each process. The last row has a large budget, and 40
+overspend at most the cost of one request. The last row has a large budget, and 40
 prompts of 250,000 tokens (0.25 USD) whose deadline ends before their answer begins.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 from collections import Counter
@@ -34,7 +33,6 @@ from router_service.database.schema import spending
 from router_service.settings import KeySettings
 from tests.bodies import TOOLS
 from tests.drills.processes import gateway
-from tests.drills.test_workers import two_workers
 from tests.serving import served, wait_for
 
 MODEL = "gpt-4.1-mini"
@@ -100,11 +98,6 @@ async def give_up(url: str, secret: str) -> Counter[int]:
 
 def main() -> None:
     """Print a row for each attack."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workers", type=int, choices=(1, 2), default=1)
-    workers = parser.parse_args().workers
     admin = new_key()
     with (
         tempfile.TemporaryDirectory() as name,
@@ -120,7 +113,7 @@ def main() -> None:
             "keys": {"admin": admin},
             "database": {"url": database_url},
             "budgets": {"cheaper_first": False},
-            "server": {"workers": workers, "max_requests_in_flight": 2000},
+            "server": {"max_requests_in_flight": 2000},
         }
         config.write_text(yaml.safe_dump(sections))
         database = Database(database_url)
@@ -128,13 +121,11 @@ def main() -> None:
         accounts = Accounts(database, KeySettings.model_validate({"admin": admin}))
         print("| attack | before | answered, refused | spent, USD |\n|---|--:|--:|--:|")
         with gateway(config, folder, key=admin) as process:
-            if workers > 1:
-                two_workers(process)
 
             def key(title: str, usd: float) -> str:
                 budget = Budget(usd=usd, period=BudgetPeriod.TOTAL)
                 secret = accounts.create_key(NewKey(name=title, budget=budget)).secret
-                asyncio.run(asyncio.sleep(2))  # every worker has read it
+                asyncio.run(asyncio.sleep(2))
                 return secret
 
             def spent_usd(title: str) -> float:

@@ -39,7 +39,6 @@ from router_service.database.schema import REVISION
 from router_service.requests.explain import Explainer
 from router_service.requests.pool import Pool, pool_notes
 from router_service.runtime.engine import EngineBuilder, make_planner
-from router_service.runtime.reloading import load_first_router
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.store.opening import log_warnings, open_store
@@ -155,7 +154,7 @@ def _check_router(settings: Settings) -> Iterator[Finding]:
     if not settings.has_models:  # a sandbox answers for all arms
         all_arms = read_manifest(settings.router.artifact / MANIFEST).arms
         settings = Settings.sandbox("http://127.0.0.1", all_arms, server=settings.server)
-    router, publication = load_first_router(settings, EngineBuilder(announces=False))
+    router, publication = EngineBuilder().first_router(settings)
     manifest = router.artifact.manifest
     pool = Pool.build(settings, manifest)
     planner = make_planner(settings, router, pool)
@@ -209,7 +208,7 @@ async def _try_store(settings: Settings, url: str) -> str:
 
 
 def _try_port(settings: Settings) -> str:
-    with open_listeners(settings):
+    with open_listeners(settings, settings.server.host):
         return f"{settings.server.host}:{settings.server.port} is free"
 
 

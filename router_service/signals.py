@@ -10,13 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
-
-HELD_BY_CHILDREN = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
-"""Signals that children start with blocked. A terminal sends SIGHUP and SIGINT to a whole process
-group, and a forked child has its parent's handlers at first."""
 
 
 class _Held:
@@ -63,21 +57,6 @@ def is_stopping() -> bool:
     ImportError, and Python only prints an exception that is raised within a finalizer.
     """
     return _Held.stop
-
-
-@contextmanager
-def blocked_in_children() -> Iterator[None]:
-    """Start child processes with `HELD_BY_CHILDREN` blocked, until they call `unblock`."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BY_CHILDREN)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def unblock() -> None:
-    """Unblock the signals that `blocked_in_children` blocked."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BY_CHILDREN)
 
 
 def _remember(_number: int, _frame: FrameType | None) -> None:

@@ -66,18 +66,11 @@ def direct(place: Place) -> Contender:
 
 
 def switchcraft(place: Place, **sections: Mapping[str, object]) -> Contender:
-    """Return this gateway: the shipped artifact, one worker, defaults for everything else.
+    """Return this gateway: the shipped artifact, defaults for everything else.
 
     `sections` are further sections of its configuration.
     """
     return _switchcraft(place, "switchcraft", Path(__file__).parents[2], **sections)
-
-
-def with_workers(place: Place, workers: int, decision_threads: int) -> Contender:
-    """Return this gateway with several workers; `decision_threads` is the number of each."""
-    name = f"{workers} x {decision_threads}"
-    server = {"workers": workers, "decision_threads": decision_threads}
-    return _switchcraft(place, name, Path(__file__).parents[2], server=server)
 
 
 def before(place: Place) -> Contender | None:

@@ -1,10 +1,9 @@
 """Rate limits and limits of parallel requests, of keys and their teams.
 
-No library fits. The state of `limits` and `throttled-py` is in memory or in Redis, but not in the
-parent of worker processes. They check one limit at a time, so that a request which the second limit
-refuses has already taken from the first. They correct no amount afterwards. In memory, `limits` 5.8
-takes 8 us for one limit and `throttled-py` 3.5 takes 7 us, where `store.memory` takes 4 us for the
-six limits of a key and its team, and their settlement.
+No library fits. `limits` and `throttled-py` check one limit at a time, so that a request which the
+second limit refuses has already taken from the first. They correct no amount afterwards. In memory,
+`limits` 5.8 takes 8 us for one limit and `throttled-py` 3.5 takes 7 us, where `store.memory` takes
+4 us for the six limits of a key and its team, and their settlement.
 """
 
 from __future__ import annotations

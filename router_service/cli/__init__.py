@@ -23,8 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.disable()
     status = 0
     try:
-        # Imported here, because signals must be held first, and because the gateway's worker
-        # processes import this module, too.
+        # Imported here, because signals must be held first.
         from router_service.cli.commands import app
         from router_service.command_line import read_command
 

@@ -68,6 +68,7 @@ def serve(
     host: str | None = None,
     port: Port | None = None,
     log_format: Literal["auto", "text", "json"] | None = None,
+    workers: Annotated[int | None, Parameter(("--workers", "--num_workers"), show=False)] = None,
 ) -> None:
     """Run the gateway.
 
@@ -83,11 +84,16 @@ def serve(
         log_format: format of the log on standard error: text for people, JSON for machines, or
             auto, which is text on a terminal and JSON otherwise (default: from the configuration,
             or auto)
+        workers: number of processes, as LiteLLM and earlier versions had it: an error says what to
+            do instead
     """
+    from router_service.core.errors import ConfigError
     from router_service.serving.serve import serve as serve_gateway
-    from router_service.serving.server import ServeOptions
+    from router_service.settings.reading import ONE_PROCESS
 
-    serve_gateway(ServeOptions(config, host, port, log_format))
+    if workers is not None:
+        raise ConfigError("the command line", "--workers", ONE_PROCESS)
+    serve_gateway(config, host, port, log_format)
 
 
 @app.command
@@ -188,7 +194,6 @@ def route(
     from router_service.policies.verified import Verified
     from router_service.router import Router
     from router_service.runtime.engine import EngineBuilder, default_rule
-    from router_service.runtime.reloading import load_first_router
     from router_service.settings import read_settings
 
     if sys.stdin.isatty():
@@ -203,7 +208,7 @@ def route(
         rule = router.artifact.manifest.choose_once.rule
     else:
         settings = read_settings(config)
-        router, _ = load_first_router(settings, EngineBuilder(announces=False))
+        router, _ = EngineBuilder().first_router(settings)
         rule = default_rule(settings, router)
     if policy is not None:
         rule = router.policy(policy, param="--policy", verified_goals=verified_goals)
@@ -342,10 +347,9 @@ def _load_measured(artifact: Path | None, config: Path | None) -> Artifact:
     if config is None:
         return Artifact.load(artifact or SHIPPED)
     from router_service.runtime.engine import EngineBuilder
-    from router_service.runtime.reloading import load_first_router
     from router_service.settings import read_settings
 
-    router, _ = load_first_router(read_settings(config), EngineBuilder(announces=False))
+    router, _ = EngineBuilder().first_router(read_settings(config))
     return router.artifact
 
 

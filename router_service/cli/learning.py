@@ -78,11 +78,10 @@ def learn(
             raise
         raise MissingExtraError(COMMAND, "", "train") from exc
     from router_service.runtime.engine import EngineBuilder, default_rule
-    from router_service.runtime.reloading import load_first_router
     from router_service.settings import read_settings
 
     settings = read_settings(config)
-    router, _ = load_first_router(settings, EngineBuilder(announces=False))
+    router, _ = EngineBuilder().first_router(settings)
     members, chosen_teacher = _members(settings, router, ask, teacher)
     if publish and settings.router.publication is None:
         problem = "is not set; leave --publish out, and use `switchcraft-train publish`"

@@ -80,11 +80,10 @@ def onboard(
         raise MissingExtraError(COMMAND, "", "train") from exc
     from router_service.artifact import Artifact
     from router_service.runtime.engine import EngineBuilder
-    from router_service.runtime.reloading import load_first_router
     from router_service.settings import read_settings
 
     settings = read_settings(config)
-    router, _ = load_first_router(settings, EngineBuilder(announces=False))
+    router, _ = EngineBuilder().first_router(settings)
     # Without the arms that a gateway adds for models that are not measured.
     artifact = Artifact.load(router.artifact.directory)
     chosen = _choose_models(settings, artifact, models)

@@ -103,8 +103,7 @@ def _split(url: str) -> SplitResult:
 class Database:
     """A database that several threads and processes may use.
 
-    Every method raises DatabaseError if the database cannot be used. A process that is forked must
-    not use the object of its parent; each worker creates its own.
+    Every method raises DatabaseError if the database cannot be used.
     """
 
     def __init__(self, url: str | None) -> None:

@@ -496,17 +496,13 @@ async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     gateway = gateway_of(request)
     gateway.recorder.flush()
-    gateway.refresh_gauges()
     return Response(gateway.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
 
 
 @routes.post("/admin/reload", tags=[OPERATIONS], summary="Reload the configuration")
 async def reload(request: Request) -> ReloadReport:
-    """Read the configuration again and apply all of it, or nothing if any part is invalid.
-
-    If it is applied here, the other worker processes of this gateway reload it independently.
-    """
-    return await gateway_of(request).reloader.reload_all()
+    """Read the configuration again and apply all of it, or nothing if any part is invalid."""
+    return await gateway_of(request).reloader.reload()
 
 
 @routes.get("/admin/status", tags=[OPERATIONS], summary="What is being served")

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=UsageFilter)
     "/v1/requests", tags=[DECISIONS], summary="List recent requests", response_model=RequestList
 )
 async def list_requests(request: Request, asked: Annotated[RequestQuery, Query()]) -> Response:
-    """List requests of all workers and replicas, also those that were refused, newest first.
+    """List requests of all replicas, also those that were refused, newest first.
 
     An API key lists only its own requests; the admin key lists all. A request appears about a
     second after its end.

@@ -22,6 +22,7 @@ from router_service.core.errors import (
     ConfigErrors,
     InvalidRequestError,
     PolicyError,
+    SwitchcraftError,
 )
 from router_service.core.releases import (
     CanaryTrial,
@@ -36,7 +37,6 @@ from router_service.policies.base import Policy
 from router_service.policies.costs import Price
 from router_service.policies.verified import VERIFIED, Verified
 from router_service.predictor.familiarity import BEST, ROUTE
-from router_service.predictor.model import Execution
 from router_service.requests.explain import Explainer
 from router_service.requests.ownership import ObjectAccess
 from router_service.requests.parsing import Endpoint
@@ -45,7 +45,7 @@ from router_service.requests.pool import Pool, PoolNote, pool_notes
 from router_service.requests.trials import Releases
 from router_service.router import Router
 from router_service.settings import Settings
-from router_service.telemetry.logs import FIELDS
+from router_service.store.pointers import Pointer
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import RetryBudget, RetryingClient
@@ -53,7 +53,7 @@ from router_service.upstream.retries import RetryBudget, RetryingClient
 FREED_AFTER_S = 1.0
 """Time after which no reference to a retired engine is left, so that its memory can be freed."""
 
-_log = logging.getLogger("switchcraft.pool")
+_startup_log = logging.getLogger("switchcraft.server")
 
 
 class Engine:
@@ -98,6 +98,11 @@ class Engine:
         self._is_shared = settings.router.pass_through_shared
         self.leases = 0
         self._is_retired = False
+
+    @property
+    def notes(self) -> tuple[PoolNote, ...]:
+        """What operators should know about the pool."""
+        return pool_notes(self.pool, self._router.measured_prices)
 
     @property
     def manifest(self) -> Manifest:
@@ -213,26 +218,37 @@ class EngineBuilder:
     that continues.
     """
 
-    def __init__(self, *, announces: bool = True, loaded: EngineBuilder | None = None) -> None:
-        """Log what operators should know about each new pool, unless another worker does.
-
-        The first engine may use the routers that another builder has loaded.
-        """
-        self._routers: dict[object, Router] = {} if loaded is None else loaded._routers
+    def __init__(self) -> None:
+        """Begin without routers."""
+        self._routers: dict[object, Router] = {}
         self._tallies: dict[object, Tallies] = {}
-        self.announces = announces
-        self._announced: tuple[PoolNote, ...] = ()
-        self._announced_execution: Execution | None = None
 
-    def router(self, settings: Settings, publication: Publication | None) -> Router:
-        """Return the router of the stable release, or of `router.artifact` without a publication.
+    def first_router(self, settings: Settings) -> tuple[Router, Publication | None]:
+        """Return the stable release's router and its publication, without the canary release.
 
-        Raises ArtifactError, PublicationError or ConfigError.
+        The gateway adds the canary release once it runs. If nothing usable is published, this
+        returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
+        ConfigError.
         """
+        directory = settings.router.publication
+        if directory is None:
+            return self._router(settings, None), None
+        try:
+            publication = Pointer(directory).read()
+            if publication is not None:
+                publication = publication.model_copy(update={"canary": None})
+                return self._router(settings, publication), publication
+            _startup_log.warning("nothing is published yet; router.artifact serves")
+        except SwitchcraftError as exc:
+            _startup_log.warning(
+                "the publication cannot be used; router.artifact serves: cause=%s", exc
+            )
+        return self._router(settings, None), None
+
+    def _router(self, settings: Settings, publication: Publication | None) -> Router:
         loader = _RouterLoader(settings, self._routers)
         router = loader.stable(publication)
         self._routers = loader.routers
-        self._announce(Pool.build(settings, router.artifact.manifest), router)
         return router
 
     def engine(
@@ -245,8 +261,8 @@ class EngineBuilder:
     ) -> Engine:
         """Return an engine for a publication, or without one for `router.artifact`.
 
-        Raises the errors of `router`; then the state of this object is unchanged. `on_excess` is
-        called on the event loop if the canary release exceeds a limit.
+        Raises ArtifactError, PublicationError or ConfigError; then the state of this object is
+        unchanged. `on_excess` is called on the event loop if the canary release exceeds a limit.
         """
         loader = _RouterLoader(settings, self._routers)
         tallies: dict[object, Tallies] = {}
@@ -259,24 +275,7 @@ class EngineBuilder:
             tried = loader.planner(publication.canary.release)
         engine = Engine(settings, router, breakers, stored_keys, tried, trial)
         self._routers, self._tallies = loader.routers, tallies
-        self._announce(engine.pool, router)
         return engine
-
-    def _announce(self, pool: Pool, router: Router) -> None:
-        """Log how the router runs and the notes on its pool, unless they are those of the last."""
-        execution = router.execution
-        if self.announces and execution != self._announced_execution:
-            _log.info("the router runs %s", execution)
-            if execution.warning:
-                _log.warning("%s", execution.warning)
-        self._announced_execution = execution
-        notes = pool_notes(pool, router.measured_prices)
-        if self.announces and notes != self._announced:
-            for note in notes:
-                level = logging.WARNING if note.is_warning else logging.INFO
-                fields = {FIELDS: {"models": list(note.rows)}} if note.rows else {}
-                _log.log(level, "%s", note.text, extra=fields)
-        self._announced = notes
 
 
 class _RouterLoader:

@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
+from router_service import __version__
 from router_service.access.admission import Access
 from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
@@ -22,7 +22,7 @@ from router_service.core.decision_record import DecisionRecord
 from router_service.core.errors import StoreError
 from router_service.core.resources import SHARED_CACHES, HeldMemory
 from router_service.database.background import DatabaseThread
-from router_service.database.engine import SQLITE_PREFIX, Database
+from router_service.database.engine import Database
 from router_service.measurement.operating_points import OperatingPoints
 from router_service.policies.caching import ConversationState
 from router_service.requests.call import Call
@@ -40,7 +40,7 @@ from router_service.requests.ownership import Ownership, UpstreamObjectIndex
 from router_service.requests.recording import Recorder
 from router_service.router import Router
 from router_service.runtime.engine import Engine
-from router_service.runtime.gauges import Gauges
+from router_service.runtime.gauges import show_engine
 from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
 from router_service.settings import BudgetSettings, Settings
@@ -53,6 +53,7 @@ from router_service.store.records import (
 )
 from router_service.store.shared_limits import SharedLimits
 from router_service.telemetry.comparisons import Comparisons
+from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.recent_requests import RecentRequests
 from router_service.telemetry.sinks import CONTINUE_TIDYING_S, WRITE_EVERY_S
@@ -74,16 +75,15 @@ class Gateway:
         settings: Settings,
         router: Router,
         source: ReloadSource | None = None,
-        workers_directory: Path | None = None,
     ) -> None:
         """Create all parts and the first engine; `settings.server` never changes afterwards.
 
-        Without a `source` the gateway cannot be reloaded. `workers_directory` is the directory that
-        the workers of this gateway share, see `store.parent_process`; None if there is one process.
-        Raises ConfigError if the settings do not fit the artifact.
+        Without a `source` the gateway cannot be reloaded. Raises ConfigError if the settings do not
+        fit the artifact.
         """
         self.server = server = settings.server
         self.metrics = Metrics()
+        self.metrics.build_info.labels(__version__).set(1)
 
         def on_circuit_opened(deployment_id: str, seconds: float) -> None:
             self.syncer.opened(deployment_id, seconds)
@@ -91,9 +91,13 @@ class Gateway:
         self.breakers = CircuitBreakers(
             settings.upstreams.breaker, time.monotonic, on_circuit_opened
         )
+        database_url = settings.database.url
         self.database = DatabaseThread(
-            Database(_database_address(settings, workers_directory)),
+            Database(None if database_url is None else database_url.get_secret_value()),
             lambda operation: self.metrics.storage_errors.labels("database", operation).inc(),
+        )
+        self.metrics.dependency_up.labels("database").set_function(
+            lambda: self.database.unreachable_s == 0
         )
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
@@ -110,9 +114,7 @@ class Gateway:
         """The measured policies of the engine; None until they are measured."""
 
         # Where records and shared state are kept.
-        own_store = f"workers:{workers_directory}" if workers_directory else "memory:"
-        address = server.shared_store or own_store
-        store = open_store(address, server.store_limits)
+        store = open_store(server.shared_store, server.store_limits)
         # Some records are also kept in this process, where requests find them without waiting.
         memory = store
         if not isinstance(memory, MemoryStore):
@@ -143,7 +145,9 @@ class Gateway:
         )
         log = settings.decision_log
         # Evidence is found in a thread with an event loop of its own, which connections belong to.
-        evidence_store = open_store(address, server.store_limits) if store.is_shared else store
+        evidence_store = store
+        if store.is_shared:
+            evidence_store = open_store(server.shared_store, server.store_limits)
         evidence = WeakEvidence(evidence_store, on_store_error, keeps_names=log.content)
         self.usage = UsageHistory(settings.usage, settings.database)
         self.background = BackgroundLog(log, self.metrics, self.usage, evidence)
@@ -180,14 +184,13 @@ class Gateway:
             self.tracing = OtlpExport(settings.tracing, lost.labels("spans", "failed").inc)
 
         # The next engine, and what other replicas know.
-        self._announces = source is not None and source.builder.announces
+        self._announces = source is not None and not settings.is_sandbox
         self.reloader = Reloader(self, source)
         self.syncer: Syncer = Syncer(
             store,
             self.metrics,
             adopt=self.breakers.adopt,
             follower=self.reloader,
-            after_sync=self.refresh_gauges,
         )
 
         # Limits, and the end.
@@ -210,8 +213,8 @@ class Gateway:
         )
         """Threads that read what the page and the API show of the database."""
 
-        self._gauges = Gauges(self.metrics, self.breakers, self.slots)
-        self._gauges.show_engine(self.engine)
+        self.metrics.requests_in_flight.set_function(lambda: self.slots.in_flight)
+        self._show_engine(None)
 
     def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:
         """Return what applies the limits and budgets of keys and teams."""
@@ -246,9 +249,15 @@ class Gateway:
         """Use another engine for new requests, and retire the current one."""
         retired, self.engine = self.engine, engine
         self.breakers.reconfigure(engine.settings.upstreams.breaker)
-        self._gauges.show_engine(engine)
+        self._show_engine(retired)
         self._measure()
         await retired.retire()
+
+    def _show_engine(self, before: Engine | None) -> None:
+        """Show the engine in the metrics, and log what differs from the one before."""
+        show_engine(self.metrics, self.engine, self.breakers)
+        if self._announces:
+            _announce(self.engine, before)
 
     def held_memory(self) -> Mapping[str, HeldMemory]:
         """Return what this process keeps for later requests, by name: its caches and stores."""
@@ -256,12 +265,6 @@ class Gateway:
         caches = {name: cache for router in routers for name, cache in router.caches.items()}
         stores = {f"{kind}_records": held for kind, held in self._kept_records.items()}
         return {**SHARED_CACHES, **caches, **stores}
-
-    def refresh_gauges(self) -> None:
-        """Set the gauges to the present state."""
-        self._gauges.refresh(self.engine)
-        is_up = self.database.unreachable_s == 0
-        self.metrics.dependency_up.labels("database").set(is_up)
 
     def _measure(self) -> None:
         """Compute the figures of policies in a thread, before a goal or a budget asks for them.
@@ -322,11 +325,15 @@ class Gateway:
             await self.tracing.aclose()
 
 
-def _database_address(settings: Settings, workers_directory: Path | None) -> str | None:
-    """Return the address of the database, or None for memory."""
-    if settings.database.url is not None:
-        return settings.database.url.get_secret_value()
-    # Memory is each worker's own, so that another worker would not know a new key.
-    if workers_directory is not None:
-        return f"{SQLITE_PREFIX}{workers_directory / 'switchcraft.db'}"
-    return None
+def _announce(engine: Engine, before: Engine | None) -> None:
+    """Log how the router runs and the notes on its pool, unless they are as before."""
+    execution, notes = engine.execution, engine.notes
+    if before is None or execution != before.execution:
+        _log.info("the router runs %s", execution)
+        if execution.warning:
+            _log.warning("%s", execution.warning)
+    if before is None or notes != before.notes:
+        for note in notes:
+            level = logging.WARNING if note.is_warning else logging.INFO
+            fields = {FIELDS: {"models": list(note.rows)}} if note.rows else {}
+            _log.log(level, "%s", note.text, extra=fields)

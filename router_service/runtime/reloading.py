@@ -1,4 +1,4 @@
-"""Loads the first router, and applies a changed configuration or publication between two requests.
+"""Applies a changed configuration or publication between two requests.
 
 A change applies as a whole, or is rejected as a whole.
 """
@@ -24,11 +24,9 @@ from router_service import signals
 from router_service.access.keyring import StoredKeys, permitted_listen_host
 from router_service.core.errors import ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
-from router_service.router import Router
 from router_service.runtime.engine import Engine, EngineBuilder
 from router_service.runtime.syncing import Syncer
 from router_service.settings import Settings
-from router_service.store.pointers import Pointer
 from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
@@ -40,7 +38,6 @@ before the files that it names, because network volumes cache for a minute."""
 
 Kind = Literal["config", "artifact"]
 _log = logging.getLogger("switchcraft.reload")
-_startup_log = logging.getLogger("switchcraft.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +49,6 @@ class ReloadSource:
     builder: EngineBuilder
     publication: Publication | None = None
     """The publication of the first engine."""
-    has_file: bool = True
-    """Whether the gateway has a configuration file, which SIGHUP reloads."""
-    reload_other_workers: Callable[[], None] = lambda: None
-    """Makes the other workers of this gateway reload, without waiting for them."""
 
 
 class Reloadable(Protocol):
@@ -128,9 +121,6 @@ class Reloader:
             try:
                 present = self._gateway.engine.settings
                 read = await anyio.to_thread.run_sync(self._source.read_settings)
-                if not read.has_models:  # keep the models of the sandbox
-                    sandbox = {"models": present.models, "is_sandbox": present.is_sandbox}
-                    read = read.model_copy(update=sandbox)
                 # A running process keeps the settings that it cannot change.
                 router = read.router.model_copy(update={"publication": present.router.publication})
                 fixed = (
@@ -158,13 +148,6 @@ class Reloader:
             self._succeeded("config", ", ".join(report.changed) or "no setting has changed")
             return report
 
-    async def reload_all(self) -> ReloadReport:
-        """Reload this worker and, if that succeeds, the others; raises the errors of `reload`."""
-        report = await self.reload()
-        if self._source is not None:
-            self._source.reload_other_workers()
-        return report
-
     @contextmanager
     def on_hang_up(self) -> Iterator[None]:
         """Reload at SIGHUP while the block runs, if there is a file; failures are logged.
@@ -172,7 +155,7 @@ class Reloader:
         A SIGHUP that arrived during startup is handled now. Without a file the signal ends the
         process as usual: a terminal that closes sends it too.
         """
-        has_file = self._source is not None and self._source.has_file
+        has_file = self._source is not None and not self._gateway.engine.settings.is_sandbox
         # Only the main thread can handle signals. In another thread, the gateway is embedded in
         # another program.
         if not has_file or threading.current_thread() is not threading.main_thread():
@@ -289,31 +272,6 @@ class Reloader:
     def _show_publication(self) -> None:
         serial = self.publication.serial if self.publication else 0
         self._gateway.metrics.publication_serial.set(serial)
-
-
-def load_first_router(
-    settings: Settings, builder: EngineBuilder
-) -> tuple[Router, Publication | None]:
-    """Return the stable release's router and its publication, without the canary release.
-
-    The gateway adds the canary release once it runs. If nothing usable is published,
-    this returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
-    ConfigError.
-    """
-    directory = settings.router.publication
-    if directory is None:
-        return builder.router(settings, None), None
-    try:
-        publication = Pointer(directory).read()
-        if publication is not None:
-            publication = publication.model_copy(update={"canary": None})
-            return builder.router(settings, publication), publication
-        _startup_log.warning("nothing is published yet; router.artifact serves")
-    except SwitchcraftError as exc:
-        _startup_log.warning(
-            "the publication cannot be used; router.artifact serves: cause=%s", exc
-        )
-    return builder.router(settings, None), None
 
 
 def _without_rejected_canary(publication: Publication, rejections: frozenset[str]) -> Publication:

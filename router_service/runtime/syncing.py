@@ -71,14 +71,12 @@ class Syncer:
         *,
         adopt: Adopt,
         follower: Follower,
-        after_sync: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to synchronize; `after_sync` is called after each attempt, successful or not."""
+        """Prepare to synchronize."""
         self._state = state
         self._adopt = adopt
         self._follower = follower
-        self._after_sync = after_sync
         self._clock = clock
         self._up = metrics.dependency_up.labels("shared_state")
         self._up.set(1)
@@ -147,7 +145,6 @@ class Syncer:
         if pointer is not None and not await self._read_rejection(pointer):
             pointer = None
         self._follower.follow(pointer, self._rejected | self._unsent_rejections.keys())
-        self._after_sync()
 
     async def _exchange(self) -> Mapping[str, CoolDown] | None:
         """Write local changes and return the cool-downs, or None if the state cannot be reached."""

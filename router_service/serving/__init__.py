@@ -1,1 +1,1 @@
-"""Runs the gateway: the app, the server, and worker processes."""
+"""Runs the gateway: the app and its server."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cached_property
-from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -55,16 +54,14 @@ def create_app(
     settings: Settings,
     router: Router,
     source: ReloadSource | None = None,
-    workers_directory: Path | None = None,
 ) -> FastAPI:
     """Create the app for a router that is ready to decide.
 
     The end of its lifespan closes all connections. Without a `source` the app cannot be reloaded.
-    `workers_directory` is the directory that the workers of this gateway share; None if there is
-    one process. Raises ConfigError if no model is configured for an arm of the router's artifact,
-    or if a setting refers to an unknown name.
+    Raises ConfigError if no model is configured for an arm of the router's artifact, or if a
+    setting refers to an unknown name.
     """
-    gateway = Gateway(settings, router, source, workers_directory)
+    gateway = Gateway(settings, router, source)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

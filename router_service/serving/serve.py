@@ -1,73 +1,67 @@
-"""Serves in this process, or in several worker processes."""
+"""Starts the gateway: from the configuration to a server that answers."""
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 from router_service import signals
-from router_service.access.keyring import has_stored_keys, permitted_listen_host
+from router_service.access.keyring import LOOPBACK, has_stored_keys, permitted_listen_host
+from router_service.artifact import MANIFEST, read_manifest
 from router_service.core.errors import DatabaseError
 from router_service.core.resources import bound_heap
 from router_service.database.engine import Database
+from router_service.http.auth import UI_PATH
+from router_service.runtime.engine import EngineBuilder
 from router_service.runtime.gateway import Gateway
-from router_service.serving.server import (
-    DrainingServer,
-    ServeOptions,
-    log_address,
-    open_listeners,
-    uvicorn_config,
-)
-from router_service.serving.workers import run_workers
-from router_service.settings import Settings
+from router_service.runtime.reloading import ReloadSource
+from router_service.serving.app import create_app
+from router_service.serving.server import DrainingServer, open_listeners, uvicorn_config
+from router_service.settings import LogFormat, Settings, read_settings
 from router_service.store.opening import log_warnings
 from router_service.telemetry.logs import FIELDS, configure_logging
-from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory
 
 _log = logging.getLogger("switchcraft.server")
 
 
-def serve(options: ServeOptions) -> None:
+def serve(
+    config: Path | None, host: str | None, port: int | None, log_format: LogFormat | None
+) -> None:
     """Serve until the process is asked to stop; without a configuration, use the sandbox.
 
     Raises ConfigError or ArtifactError, whose messages contain the remedy, before it serves.
     """
     bound_heap()
     configure_logging()
-    settings = options.read_settings()
+    read = partial(read_settings, config, host=host, port=port, log_format=log_format)
+    settings = read()
     configure_logging(settings.logging.level, settings.logging.format)
     if not settings.has_models:
         signals.release_hang_up()  # SIGHUP cannot reload without a configuration file
-    if settings.unsupported:
-        _log.warning(
-            "%s: some settings have another effect here than in LiteLLM", settings.source,
-            extra={FIELDS: {"settings": unsupported_table(settings)}},
-        )  # fmt: skip
-    options = replace(options, keeps_database=prepare_database(settings))
+    log_unsupported(settings)
+    log_warnings(settings.server.shared_store)
+    replaced: dict[str, object] = {}  # of the settings, now and in each reload
+    if not prepare_database(settings):
+        replaced["database"] = settings.database.model_copy(update={"url": None})
     host = permitted_listen_host(settings, has_stored_keys=has_stored_keys(settings))
-    server = settings.server.model_copy(update={"host": host})
-    log_warnings(server.shared_store)
-    shares_metrics = server.workers > 1 or SHARED_DIRECTORY in os.environ
-    with (
-        shared_metrics_directory() if shares_metrics else nullcontext(),
-        open_listeners(settings.model_copy(update={"server": server})) as listeners,
-        sandbox_for(settings) as sandbox_url,
-    ):
-        options = replace(options, sandbox_url=sandbox_url)
-        if server.workers > 1:
-            run_workers(options, listeners, server, has_file=settings.has_models)
-            return
-        app = options.create_app()
+    with open_listeners(settings, host) as listeners, sandbox_for(settings) as sandbox:
+        replaced |= sandbox
+        settings = settings.model_copy(update=replaced)
+        builder = EngineBuilder()
+        router, publication = builder.first_router(settings)
+        source = ReloadSource(lambda: read().model_copy(update=replaced), builder, publication)
+        app = create_app(settings, router, source)
         if signals.is_stopping():
             return
         gateway: Gateway = app.state.gateway
-        DrainingServer(
-            uvicorn_config(app, server), gateway.drain, lambda: log_address(server, listeners)
-        ).run(list(listeners))
+        on_started = partial(log_address, host, listeners[0])
+        server = DrainingServer(uvicorn_config(app, settings.server), gateway.drain, on_started)
+        server.run(list(listeners))
 
 
 def prepare_database(settings: Settings) -> bool:
@@ -105,23 +99,28 @@ def prepare_database(settings: Settings) -> bool:
     return False
 
 
-def unsupported_table(settings: Settings) -> list[dict[str, str]]:
-    """Return a row for each LiteLLM setting that has another effect here, with all its lines."""
+def log_unsupported(settings: Settings) -> None:
+    """Log each LiteLLM setting that has another effect here, with all its lines."""
     rows: dict[tuple[str, str], list[str]] = {}
     for each in settings.unsupported:
         key = re.sub(r"\.\d+", "[]", each.where), each.problem
         rows.setdefault(key, []).append(str(each.line))
-    return [
+    table = [
         {"setting": setting, "lines": ", ".join(lines), "effect here": effect}
         for (setting, effect), lines in rows.items()
     ]
+    if table:
+        _log.warning(
+            "%s: some settings have another effect here than in LiteLLM", settings.source,
+            extra={FIELDS: {"settings": table}},
+        )  # fmt: skip
 
 
 @contextmanager
-def sandbox_for(settings: Settings) -> Iterator[str | None]:
-    """Run a sandbox and yield its address if the settings name no models; otherwise yield None."""
+def sandbox_for(settings: Settings) -> Iterator[Mapping[str, object]]:
+    """Run a sandbox if the settings name no models, and yield the settings that use it instead."""
     if settings.has_models:
-        yield None
+        yield {}
         return
     # Imported only if it is needed: it takes 20 ms.
     from router_service.sandbox.provider import run_in_thread  # noqa: PLC0415
@@ -132,4 +131,15 @@ def sandbox_for(settings: Settings) -> Iterator[str | None]:
             "is called; configure models in a YAML file and pass it with --config",
             base_url,
         )
-        yield base_url
+        arms = read_manifest(settings.router.artifact / MANIFEST).arms
+        sandbox = Settings.sandbox(base_url, arms)
+        yield {name: getattr(sandbox, name) for name in ("models", "source", "is_sandbox")}
+
+
+def log_address(host: str, listener: socket.socket) -> None:
+    """Log the addresses of the API and of the web page."""
+    is_everywhere = host in {"", "0.0.0.0", "::"}  # noqa: S104 - compared, not used
+    shown = LOOPBACK if is_everywhere else host
+    url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listener.getsockname()[1]}"
+    place = ", on every address of this machine" if is_everywhere else ""
+    _log.info("serving at %s/v1%s; web page at %s%s", url, place, url, UI_PATH)

@@ -1,4 +1,4 @@
-"""Runs the gateway: uvicorn with our HTTP protocol and a graceful shutdown."""
+"""The server: uvicorn with our HTTP protocol, our way to accept, and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -13,25 +13,17 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
-from router_service.access.keyring import LOOPBACK
-from router_service.artifact import MANIFEST, read_manifest
-from router_service.http.auth import UI_PATH
 from router_service.http.protocol import ConnectionLimits, protocol_with_limits
 from router_service.requests.limits import Drain
-from router_service.runtime.engine import EngineBuilder
-from router_service.runtime.reloading import ReloadSource, load_first_router
-from router_service.serving.accepting import AcceptingServer, ConnectionCounts
-from router_service.serving.app import create_app
-from router_service.settings import LogFormat, ServerSettings, Settings, read_settings
+from router_service.serving.accepting import AcceptingServer
+from router_service.settings import ServerSettings, Settings
 
 KEEP_ALIVE_S = 75
 """Time until the server closes an idle connection. It is longer than clients wait, so that clients
@@ -59,84 +51,13 @@ _LISTEN_REMEDIES = {
 }
 """By the error's number, the setting to change and how."""
 
-SignalHandler = Callable[[int, FrameType | None], None]
-
 _log = logging.getLogger("switchcraft.server")
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """Options of `switchcraft serve`, which can be sent to a worker process."""
-
-    config: Path | None = None
-    host: str | None = None
-    port: int | None = None
-    log_format: LogFormat | None = None
-    sandbox_url: str | None = None
-    """Address of the sandbox that answers for every model if no models are configured."""
-    workers_directory: Path | None = None
-    """Directory that the workers share, see `store.parent_process`; None without workers."""
-    keeps_database: bool = True
-    """Whether to use the configured database. Otherwise it is lost when the gateway ends."""
-
-    def read_settings(self) -> Settings:
-        """Read the configuration file as it is now; raises ConfigError."""
-        settings = read_settings(
-            self.config, host=self.host, port=self.port, log_format=self.log_format
-        )
-        if not self.keeps_database:
-            database = settings.database.model_copy(update={"url": None})
-            settings = settings.model_copy(update={"database": database})
-        return settings
-
-    def load_router(self) -> EngineBuilder:
-        """Return a builder that has loaded the first router; raises ConfigError and ArtifactError.
-
-        A forked process can use this router, because a graph on the CPU has no threads. On a GPU it
-        could not, so then nothing is loaded.
-        """
-        builder = EngineBuilder(announces=False)
-        settings = self.read_settings()
-        if settings.router.device == "cpu":
-            load_first_router(settings, builder)
-        return builder
-
-    def create_app(
-        self,
-        reload_other_workers: Callable[[], None] = lambda: None,
-        *,
-        announces: bool = True,
-        loaded: EngineBuilder | None = None,
-    ) -> FastAPI:
-        """Create the app from the configuration; raises ConfigError and ArtifactError.
-
-        With `announces`, the log says which models the router does not choose. `loaded` is the
-        result of `load_router` in the parent process.
-        """
-        settings = configured = self.read_settings()
-        has_file = configured.has_models
-        if not has_file and self.sandbox_url is not None:
-            arms = read_manifest(configured.router.artifact / MANIFEST).arms
-            settings = Settings.sandbox(
-                self.sandbox_url, arms, server=configured.server
-            ).model_copy(
-                update={
-                    name: getattr(configured, name)
-                    for name in ("keys", "database", "usage", "budgets")
-                }
-            )
-        builder = EngineBuilder(announces=announces and has_file, loaded=loaded)
-        router, publication = load_first_router(settings, builder)
-        source = ReloadSource(
-            self.read_settings, builder, publication, has_file, reload_other_workers
-        )
-        return create_app(settings, router, source, self.workers_directory)
-
-
 @contextmanager
-def open_listeners(settings: Settings) -> Iterator[tuple[socket.socket, ...]]:
-    """Listen at each address of the configured host; raises ConfigError if that fails."""
-    host, port = settings.server.host, settings.server.port
+def open_listeners(settings: Settings, host: str) -> Iterator[Sequence[socket.socket]]:
+    """Listen at each address of a host; raises ConfigError if that fails."""
+    port = settings.server.port
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as exc:
@@ -163,15 +84,6 @@ def open_listeners(settings: Settings) -> Iterator[tuple[socket.socket, ...]]:
         yield listeners
 
 
-def log_address(server: ServerSettings, listeners: Sequence[socket.socket]) -> None:
-    """Log the addresses of the API and of the web page."""
-    is_everywhere = server.host in {"", "0.0.0.0", "::"}  # noqa: S104 - compared, not used
-    host = LOOPBACK if is_everywhere else server.host
-    url = f"http://{f'[{host}]' if ':' in host else host}:{listeners[0].getsockname()[1]}"
-    place = ", on every address of this machine" if is_everywhere else ""
-    _log.info("serving at %s/v1%s; web page at %s%s", url, place, url, UI_PATH)
-
-
 class DrainingServer(AcceptingServer):
     """uvicorn server that drains at the first stop signal, and stops at once at the second.
 
@@ -180,15 +92,10 @@ class DrainingServer(AcceptingServer):
     """
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        drain: Drain,
-        on_started: Callable[[], None],
-        counts: ConnectionCounts | None = None,
-        worker: int = 0,
+        self, config: uvicorn.Config, drain: Drain, on_started: Callable[[], None]
     ) -> None:
         """Take a function that is called on the event loop once the server accepts connections."""
-        super().__init__(config, counts, worker)
+        super().__init__(config)
         self._drain = drain
         self._on_started = on_started
 
@@ -235,11 +142,6 @@ class DrainingServer(AcceptingServer):
         self.config.timeout_graceful_shutdown = 1 + math.ceil(self._drain.remaining_s)
         await super().shutdown(sockets)
 
-    @property
-    def handlers(self) -> Mapping[signal.Signals, SignalHandler]:
-        """The signal handlers while serving."""
-        return {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
-
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle signals while serving.
@@ -250,11 +152,12 @@ class DrainingServer(AcceptingServer):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        originals = {number: signal.signal(number, do) for number, do in self.handlers.items()}
+        stopping = (signal.SIGINT, signal.SIGTERM)
+        originals = [signal.signal(number, self.handle_exit) for number in stopping]
         try:
             yield
         finally:
-            for number, handler in originals.items():
+            for number, handler in zip(stopping, originals, strict=True):
                 signal.signal(number, handler)
 
 
@@ -268,8 +171,6 @@ def uvicorn_config(app: FastAPI, server: ServerSettings) -> uvicorn.Config:
     )
     return uvicorn.Config(
         app,
-        host=server.host,
-        port=server.port,
         loop="uvloop",
         http=protocol_with_limits(limits),
         ws="none",

@@ -38,7 +38,6 @@ from router_service.settings.litellm import (
 from router_service.settings.unsupported import IGNORED_SECTIONS, unsupported_settings
 from router_service.settings.values import (
     ClientKey,
-    Count,
     DatabaseAddress,
     Device,
     Frozen,
@@ -75,6 +74,12 @@ _LIKE_REFERENCE = re.compile(
 )
 """Values that are meant as references to environment variables: `os.envrion/X`, `${X}`, `env:X`."""
 
+ONE_PROCESS = (
+    "was removed, because a gateway has one process; leave it out, and run several gateways behind "
+    "a load balancer to use more processor cores (docs/operations.md, Replicas)"
+)
+"""What became of the settings of worker processes, and what to do."""
+
 S = TypeVar("S", bound=Frozen)
 T = TypeVar("T")
 
@@ -106,8 +111,6 @@ class Overrides(BaseSettings):
     """Overrides `server.host`."""
     port: Port | None = None
     """Overrides `server.port`."""
-    workers: Count | None = None
-    """Overrides `server.workers`."""
     redis_url: StoreAddress | None = None
     """Overrides `server.redis_url`."""
     database_url: DatabaseAddress | None = None
@@ -153,6 +156,8 @@ def read_settings(
                 check_proxy_address(address)
             except ValueError as exc:
                 raise ConfigError("the environment", name, str(exc)) from exc
+    if environ.get("SWITCHCRAFT_WORKERS"):
+        raise ConfigError("the environment", "SWITCHCRAFT_WORKERS", ONE_PROCESS)
     path = config or overrides.config
     settings = _read_file_settings(path, environ) if path else Settings()
     sources = {}
@@ -460,6 +465,8 @@ def _problem(error: ErrorDetails, path: Sequence[str]) -> str:
 
 
 def _unknown_setting(path: Sequence[str]) -> str:
+    if tuple(path) == ("server", "workers"):
+        return ONE_PROCESS
     section: type[BaseModel] = File
     for name in path[:-1]:
         section = _nested(section, name)

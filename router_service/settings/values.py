@@ -637,9 +637,6 @@ class ServerSettings(Frozen):
     """Address to listen on; `0.0.0.0` accepts connections from other machines."""
     port: Port = 8080
     """Port to listen on; 0 chooses a free one."""
-    workers: Count = 1
-    """Number of processes that serve the port, one for each CPU core to use. They share decisions,
-    open circuits and conversations through their parent process, or through `server.redis_url`."""
     max_body_bytes: Count = 10 * 1024 * 1024
     """Largest request body in bytes; larger ones get status 413."""
     body_timeout_s: Seconds = 60.0
@@ -684,8 +681,7 @@ class ServerSettings(Frozen):
     are refused."""
     redis_url: StoreAddress | None = None
     """Address of the Redis in which replicas share state, such as `redis://:PASSWORD@host:6379/0`.
-    Without Redis, each replica keeps its state in memory; the workers of one replica still share
-    it. Needs the extra `redis`."""
+    Without Redis, each replica keeps its state in memory. Needs the extra `redis`."""
     decision_ttl_s: Count = 24 * 3600
     """Time in seconds that `GET /v1/decisions/{id}` can return a decision."""
     response_ttl_s: Count = 30 * 24 * 3600
@@ -800,7 +796,7 @@ class DecisionLogSettings(Frozen):
     """The decision log: files of decisions to train and evaluate with."""
 
     path: Path | None = None
-    """Directory of the log's files, which workers and replicas may share. Without it there is no
+    """Directory of the log's files, which replicas may share. Without it there is no
     decision log."""
     content: bool = False
     """Whether to log requests, answers and expected calls in full; otherwise their hashes are
@@ -832,9 +828,9 @@ class DatabaseSettings(Frozen):
         json_schema_extra={"x-default": "`sqlite:///~/.local/state/switchcraft/switchcraft.db`"},
     )
     """Address such as `sqlite:////var/lib/switchcraft/switchcraft.db` or
-    `postgresql://USER:PASSWORD@HOST/NAME`. An SQLite file must be on a local disk, and the workers
-    of a gateway share it. Replicas on several machines need PostgreSQL and the extra `postgres`.
-    The default follows `XDG_STATE_HOME`; the sandbox has a file of its own."""
+    `postgresql://USER:PASSWORD@HOST/NAME`. An SQLite file must be on a local disk, and gateways of
+    this machine can share it. Replicas on several machines need PostgreSQL and the extra
+    `postgres`. The default follows `XDG_STATE_HOME`; the sandbox has a file of its own."""
     grace_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600.0
     """Time in seconds that requests continue with the last known keys and budgets while the
     database is unreachable. Afterwards, keys with a budget get status 503 until it answers."""

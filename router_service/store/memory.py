@@ -175,7 +175,7 @@ class MemoryLimits:
 
 
 class MemoryStore(Store):
-    """The memory of this process, which other processes may use through it."""
+    """The memory of this process."""
 
     is_shared: ClassVar[bool] = False
 

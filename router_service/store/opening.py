@@ -1,8 +1,7 @@
-"""Which store an address names.
+"""Which store a gateway uses: Redis, or its own memory.
 
-A store is imported when its address is used. So a gateway without Redis never loads the Redis
-client, which would take 0.17 s, mostly for OpenTelemetry's metrics if they are installed (python -X
-importtime).
+A gateway without Redis never loads the Redis client, which would take 0.17 s, mostly for
+OpenTelemetry's metrics if they are installed (python -X importtime).
 """
 
 from __future__ import annotations
@@ -13,27 +12,20 @@ from urllib.parse import parse_qs, urlsplit
 
 from router_service.core.addresses import check_redis_address, is_loopback
 from router_service.core.errors import ConfigError, missing_extra
+from router_service.store.memory import MemoryStore
 from router_service.store.store import SETTING, Store, StoreLimits
 
 _log = logging.getLogger("switchcraft.store")
 
 
-def open_store(url: str, limits: StoreLimits) -> Store:
-    """Return the store at an address. No connection is opened yet.
+def open_store(url: str | None, limits: StoreLimits) -> Store:
+    """Return the store in the Redis at an address, or in the memory of this process without one.
 
-    `memory:` is the memory of this process, `workers:DIRECTORY` that of the parent whose workers
-    share the directory, and any other address is that of a Redis. Raise ConfigError, which does not
-    quote the address, if it is not valid.
+    No connection is opened yet. Raise ConfigError, which does not quote the address, if it is not
+    valid.
     """
-    scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        from router_service.store.memory import MemoryStore  # noqa: PLC0415
-
+    if url is None:
         return MemoryStore(limits)
-    if scheme == "workers":
-        from router_service.store.parent_process import ParentStore  # noqa: PLC0415
-
-        return ParentStore(rest)
     try:
         check_shared_address(url)
     except ValueError as exc:

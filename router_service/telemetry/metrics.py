@@ -7,15 +7,11 @@ definition names them (`starts`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Generic, Literal, TypeVar
 
 from prometheus_client import (
@@ -25,24 +21,17 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
     generate_latest,
-    values,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from router_service.checker.tool_checks import CallValidity
 from router_service.core.decision_record import Verdict
-from router_service.core.errors import ConfigError
 from router_service.core.reasons import ROUTER_REASONS
 from router_service.core.releases import Track
 from router_service.policies.registry import GOALS, POLICIES, choosing_reasons
 from router_service.policies.verified import Verified
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-
-SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable with the directory in which the workers of a gateway share their values.
-The library reads it when it is imported (README of prometheus_client, "Multiprocess Mode")."""
 
 NO_MODEL = "none"
 """Label `model` of requests that were refused before a model was chosen."""
@@ -76,14 +65,10 @@ _RELEASES = (NO_RELEASE, *Track)
 M = TypeVar("M", Counter, Gauge, Histogram)
 C = TypeVar("C", Counter, Histogram)
 
-Aggregation = Literal["sum", "min", "max"]
-"""How the values of a gauge in several workers become one; ended workers are left out."""
-
 _KNOWN_STATUSES = frozenset({*HTTPStatus, 499, 529})
 """Registered statuses, nginx's 499 for a client that left, and Anthropic's 529 ("overloaded")."""
 
-# The files that workers share have no `_created` series, and one worker must show the same series
-# as several workers.
+# They would double the series of counters, and Prometheus does not need them.
 disable_created_metrics()
 
 
@@ -95,8 +80,6 @@ class Series:
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     text: str
-    aggregation: Aggregation | None = None
-    """Only for gauges."""
 
 
 class Known(Enum):
@@ -175,17 +158,13 @@ def _gauge(
     name: str,
     text: str,
     labels: str = "",
-    *,
-    aggregation: Aggregation = "max",
     starts: Sequence[Start] = (),
     first: float = 0.0,
 ) -> _Definition[Gauge]:
-    """Define a gauge. Do not use its `set_function` or `remove`: they affect only one worker."""
     name, names = f"switchcraft_{name}", tuple(labels.split())
-    mode: Any = f"live{aggregation}"  # without workers that have ended
     return _Definition(
-        Series(name, "gauge", names, text, aggregation),
-        lambda registry: Gauge(name, text, names, registry=registry, multiprocess_mode=mode),
+        Series(name, "gauge", names, text),
+        lambda registry: Gauge(name, text, names, registry=registry),
         starts,
         first,
     )
@@ -231,8 +210,8 @@ class Metrics:
     build_info = _gauge("build_info", "1, labelled with the running version.", "version")
     artifact_info = _gauge(
         "artifact_info",
-        "1 for the artifact that decides now and the graph and execution provider of ONNX Runtime "
-        "that run it (CPUExecutionProvider or CUDAExecutionProvider), 0 for an earlier one.",
+        "1, labelled with the artifact that decides, and with the graph and the execution provider "
+        "of ONNX Runtime that run it (CPUExecutionProvider or CUDAExecutionProvider).",
         "name encoder commit graph provider",
     )
     chosen_probability = _histogram(
@@ -369,9 +348,7 @@ class Metrics:
         "release",
         starts=[_each(Track)],
     )
-    deployments_available = _gauge(
-        "deployments_available", "Deployments whose circuit is closed.", aggregation="min"
-    )
+    deployments_available = _gauge("deployments_available", "Deployments whose circuit is closed.")
     breaker_open = _gauge("breaker_open", "1 while a deployment's circuit is open.", "deployment")
     storage_errors = _counter(
         "storage_errors",
@@ -385,11 +362,10 @@ class Metrics:
     )
     dependency_up = _gauge(
         "dependency_up",
-        "1 while the gateway can use what it depends on: shared_state (what replicas or workers "
-        "share; otherwise, the gateway uses its local state), database, decision_log (1 if none "
-        "is configured).",
+        "1 while the gateway can use what it depends on: shared_state (what replicas share; "
+        "otherwise, the gateway uses its local state), database, decision_log (1 if none is "
+        "configured).",
         "dependency",
-        aggregation="min",
     )
     lost_records = _counter(
         "lost_records",
@@ -435,15 +411,12 @@ class Metrics:
         ],
     )
     requests_in_flight = _gauge(
-        "requests_in_flight",
-        "Admitted requests whose answers are not complete.",
-        aggregation="sum",
+        "requests_in_flight", "Admitted requests whose answers are not complete."
     )
     # Reloads and releases.
     publication_serial = _gauge(
         "publication_serial",
-        "Serial number of the publication that all workers serve; 0 without a publication.",
-        aggregation="min",
+        "Serial number of the publication that is served; 0 without a publication.",
     )
     reloads = _counter(
         "reloads",
@@ -457,7 +430,6 @@ class Metrics:
         "1 if the last reload of this kind (config, artifact) succeeded, 0 if it was refused; the "
         "start counts as a reload.",
         "kind",
-        aggregation="min",
         starts=[_each(_RELOADED)],
         first=1.0,
     )
@@ -542,12 +514,8 @@ class Metrics:
         return tuple(definition.series for _, definition in self._definitions())
 
     def exposition(self) -> bytes:
-        """Return all series in Prometheus' text format (`CONTENT_TYPE`), for all workers."""
-        if SHARED_DIRECTORY not in os.environ:
-            return generate_latest(self.registry)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)
-        return generate_latest(registry)
+        """Return all series in Prometheus' text format (`CONTENT_TYPE`)."""
+        return generate_latest(self.registry)
 
     def child(self, series: C, *labels: str) -> C:
         """Return `series.labels(*labels)`, or the series if it has no labels, from a cache.
@@ -564,49 +532,3 @@ class Metrics:
 def status_label(status: int) -> str:
     """Return a status as a label. Unregistered statuses share a label per class, such as `5xx`."""
     return str(int(status)) if status in _KNOWN_STATUSES else f"{status // 100}xx"
-
-
-@contextmanager
-def shared_metrics_directory() -> Iterator[None]:
-    """Provide an empty directory for the values of workers that start within the block.
-
-    The environment variable `SHARED_DIRECTORY` may name the directory; otherwise, it is temporary.
-    Raise ConfigError if the directory cannot be written.
-    """
-    configured = os.environ.get(SHARED_DIRECTORY)
-    if configured is not None:
-        directory = Path(configured)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            for file in directory.glob("*.db"):
-                file.unlink()
-        except OSError as exc:
-            problem = f"cannot write to {directory}: {exc.strerror}"
-            raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
-        yield
-        return
-    with ExitStack() as stack:
-        try:
-            folder = TemporaryDirectory(prefix="switchcraft-metrics-", ignore_cleanup_errors=True)
-            path = stack.enter_context(folder)
-        except OSError as exc:
-            problem = (
-                "is not set, and no temporary directory can be created; set it to a writable "
-                f"directory: {exc.strerror}"
-            )
-            raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
-        os.environ[SHARED_DIRECTORY] = path
-        # The library has chosen where values are when it was imported, and forked workers do not
-        # import it again.
-        unshared = values.ValueClass
-        values.ValueClass = values.get_value_class()
-        try:
-            yield
-        finally:
-            values.ValueClass = unshared
-            del os.environ[SHARED_DIRECTORY]
-
-
-def forget_worker(process_id: int) -> None:
-    """Stop showing the gauges of a worker that has ended. Its counters still count."""
-    mark_process_dead(process_id)

@@ -1,7 +1,7 @@
 """The latest requests: one row for each, without its content.
 
 Records of requests become tuples in a buffer in memory, in batches. The database's thread writes
-these tuples every second, so that all workers and replicas share them. If the database does
+these tuples every second, so that all replicas share them. If the database does
 not take them fast enough, requests are not listed; nothing waits for it. `request_lists` reads the
 rows.
 """

@@ -1,7 +1,7 @@
 """Usage: sums over requests by time, model, policy, key and team.
 
 Records of requests are added to sums in memory, in batches. The database's thread writes these sums
-every second, for minutes, hours and days, so that all workers and replicas share them. They contain
+every second, for minutes, hours and days, so that all replicas share them. They contain
 no part of any request. `usage_reports` reads them.
 """
 

@@ -220,7 +220,7 @@ class OverviewQuery(UsageFilter):
 async def overview(
     request: Request, asked: Annotated[OverviewQuery, Query()]
 ) -> Response | Unavailable:
-    """Return the traffic of a period until now, of all workers and replicas.
+    """Return the traffic of a period until now, of all replicas.
 
     By default, it is the shortest period that has requests. A client's key sees only its own
     traffic. With the filter `team`, the list of keys has those that are in the team now.

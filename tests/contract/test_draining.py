@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -46,6 +46,30 @@ def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: 
         assert served.headers["connection"] == "close"
         assert http.get("/health/liveliness").json() == "I'm alive!"
         assert process.wait(timeout=30) == 0
+
+
+def test_streams_finish_and_a_second_signal_stops_at_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    """SIGTERM lets a stream finish; a second SIGTERM abandons a hanging request."""
+
+    def hang() -> None:
+        with suppress(httpx.HTTPError):
+            httpx.post(url + CHAT, json=STREAMED, headers={"x-sandbox": "hang"}, timeout=60)
+
+    with draining_gateway(sandbox, tmp_path, shutdown_timeout_s=300) as (process, url):
+        before = sandbox.stats()["in_flight"]
+        hanging = threading.Thread(target=hang)
+        hanging.start()
+        wait_for(lambda: sandbox.stats()["in_flight"] > before, "a request hangs")
+        slow = {"x-sandbox": "chunk_delay_s=0.3"}
+        with httpx.stream("POST", url + CHAT, json=STREAMED, headers=slow) as answer:
+            parts = answer.iter_bytes()
+            text = next(parts)
+            process.send_signal(signal.SIGTERM)
+            text += b"".join(parts)
+        assert text.endswith(b"data: [DONE]\n\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+        hanging.join()
 
 
 ANTHROPIC = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}

@@ -17,7 +17,7 @@ from router_service.access.key import Permission
 from router_service.access.keyring import KeyRing, permitted_listen_host
 from router_service.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
-from router_service.serving.server import ServeOptions
+from router_service.serving.serve import sandbox_for
 from router_service.settings import Settings, read_settings
 from tests.deploy.dockerfile import stages
 from tests.deploy.kustomize import Resource, render
@@ -83,8 +83,10 @@ def test_base_starts_with_nothing_but_the_image(monkeypatch: pytest.MonkeyPatch)
     settings = read_settings(host=host)
     assert permitted_listen_host(settings) == host
     assert not settings.models
-    app = ServeOptions(host=host, sandbox_url="http://127.0.0.1:9/v1").create_app()
-    assert not app.state.gateway.engine.keys.is_open, "the sandbox's gateway asks for the key"
+    with sandbox_for(settings) as sandbox:
+        served = settings.model_copy(update=sandbox)
+        assert served.models
+        assert not KeyRing.from_settings(served.keys).is_open, "the gateway asks for the key"
 
 
 @pytest.mark.parametrize("name", sorted(RENDERED.keys() - {"production-with-prometheus"}))

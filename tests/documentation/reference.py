@@ -33,8 +33,7 @@ _METRICS_HEAD = """\
 This page lists every series that `GET /metrics` returns. Send the metrics key or the admin key.
 `python -m tests.documentation.reference` writes this page. Label values come from the
 configuration and the artifact, never from a client. A histogram has the series `_bucket` (with the
-label `le`), `_sum` and `_count`. The workers of one gateway are shown as one: counters are added
-up, and for gauges the type says whether the sum, the minimum or the maximum is shown.
+label `le`), `_sum` and `_count`.
 
 | series | type | labels | meaning |
 |---|---|---|---|"""
@@ -55,9 +54,8 @@ def _metrics_page() -> Iterator[str]:
     """Yield the lines of `docs/reference/metrics.md`."""
     yield _METRICS_HEAD
     for series in Metrics().series:
-        kind = f"{series.kind} ({series.aggregation})" if series.aggregation else series.kind
         labels = ", ".join(f"`{label}`" for label in series.labels)
-        yield f"| `{series.name}` | {kind} | {labels} | {series.text} |"
+        yield f"| `{series.name}` | {series.kind} | {labels} | {series.text} |"
 
 
 def _commands_page() -> str:

@@ -30,7 +30,7 @@ from tests.serving import wait_for
 ROOT = Path(__file__).parents[2]
 
 START_TIMEOUT_S = 120.0
-"""A start takes two seconds of a core, and a worker as much again: on a busy machine, a minute."""
+"""A start takes two seconds of a core: on a busy machine, a minute."""
 PAUSE_S = 0.01
 """Pause between two requests of a client, so that the load does not saturate the machine."""
 ARMS = Artifact.load(SHIPPED).manifest.arms

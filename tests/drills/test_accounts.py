@@ -1,18 +1,19 @@
-"""Changes of keys, and their budgets, hold in every worker of a gateway."""
+"""Changes of keys, their budgets and their limits hold in every gateway that shares them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import cycle
+from pathlib import Path
 
 import httpx
 import pytest
 
 from router_service.core.keys import new_key
 from tests.bodies import ASK, CHAT
-from tests.drills.processes import ARMS, gateway, write_config
-from tests.drills.test_workers import only_worker, two_workers
+from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway, write_config
+from tests.keyed_gateways import open_stream
 from tests.serving import Sandbox, wait_for
 from tests.stored_keys import bearer
 
@@ -20,13 +21,11 @@ ADMIN = new_key()
 
 
 class Process:
-    """One process of a gateway, which answers all requests of one connection."""
+    """One of two gateways, for its admin."""
 
-    def __init__(self, url: str) -> None:
-        headers = {"authorization": f"Bearer {ADMIN}"}
-        limits = httpx.Limits(max_connections=1)
-        self.http = httpx.Client(base_url=url, headers=headers, timeout=30, limits=limits)
-        assert self.status(ADMIN) == 200
+    def __init__(self, served: GatewayProcess) -> None:
+        self.http = served.http
+        self.url = served.url
 
     def status(self, secret: str) -> int:
         """Return the status of a request with a key."""
@@ -50,27 +49,23 @@ class Process:
         return answer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def processes(
-    tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox
+    tmp_path: Path, upstream: Sandbox, redis_server: RedisServer
 ) -> Iterator[tuple[Process, Process]]:
-    """Yield both workers of a gateway with SQLite."""
-    folder = tmp_path_factory.mktemp("workers")
+    """Yield two gateways that share an SQLite file and a Redis."""
     config = write_config(
-        folder / "config.yaml",
-        sandbox.base_url,
+        tmp_path / "config.yaml",
+        upstream.base_url,
         keys={"admin": ADMIN},
-        database={"url": f"sqlite:///{folder}/keys.db"},
-        server={"workers": 2},
+        database={"url": f"sqlite:///{tmp_path}/keys.db"},
+        server={"redis_url": redis_server.url},
     )
-    with gateway(config, folder) as served, ExitStack() as stack:
-        found = []
-        for pid in two_workers(served):
-            # Only this worker can accept the connection, which stays with it.
-            with only_worker(pid, served):
-                found.append(Process(served.url))
-            stack.callback(found[-1].http.close)
-        yield found[0], found[1]
+    with (
+        gateway(config, tmp_path, key=ADMIN) as one,
+        gateway(config, tmp_path, key=ADMIN) as other,
+    ):
+        yield Process(one), Process(other)
 
 
 def test_changes_hold_at_once_in_a_process_and_soon_in_the_other(
@@ -101,3 +96,26 @@ def test_changes_hold_at_once_in_a_process_and_soon_in_the_other(
     one.post("/spender/revoke")
     assert one.status(secret) == 401
     other.wait_for(secret, 401)
+
+
+def test_gateways_share_limits(processes: tuple[Process, Process]) -> None:
+    """Both gateways together admit as many requests as the key allows, and free its slots."""
+    one, other = processes
+    limits = {"requests_per_minute": 10, "parallel_requests": 2}
+    secrets = {
+        name: one.post("", name=name, **{name: limit})["secret"] for name, limit in limits.items()
+    }
+    for secret in secrets.values():
+        other.wait_for(secret, 200)
+    rated = [process.ask(secrets["requests_per_minute"]) for process in processes * 10]
+    statuses = Counter(response.status_code for response in rated)
+    assert statuses.keys() == {200, 429}
+    assert 10 <= statuses[200] <= 11, "one may be refilled meanwhile"
+    secret, body = secrets["parallel_requests"], {"model": ARMS[0], "messages": ASK}
+    with open_stream(one.url, secret, CHAT, body), open_stream(other.url, secret, CHAT, body):
+        for process in processes:
+            refused = process.ask(secret)
+            assert refused.status_code == 429
+            assert "may have 2 requests at the same time" in refused.text
+    for process in processes:
+        wait_for(lambda process=process: process.ask(secret).is_success, "the slots are free")

@@ -40,16 +40,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @contextmanager
-def gateway_with(
-    url: str, folder: Path, upstream: Sandbox, workers: int
-) -> Iterator[GatewayProcess]:
+def gateway_with(url: str, folder: Path, upstream: Sandbox) -> Iterator[GatewayProcess]:
     """Run a gateway with this database."""
-    config = write_config(
-        folder / "config.yaml",
-        upstream.base_url,
-        database={"url": url},
-        server={"workers": workers},
-    )
+    config = write_config(folder / "config.yaml", upstream.base_url, database={"url": url})
     with gateway(config, folder) as started:
         yield started
 
@@ -63,12 +56,9 @@ def counted(url: str) -> int:
     return sum(sums.requests for sums in found.values())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_is_lost_at_sigterm(
-    url: str, tmp_path: Path, upstream: Sandbox, workers: int
-) -> None:
-    """A gateway that is told to end writes the usage of all requests first, in every worker."""
-    with gateway_with(url, tmp_path, upstream, workers) as served:
+def test_nothing_is_lost_at_sigterm(url: str, tmp_path: Path, upstream: Sandbox) -> None:
+    """A gateway that is told to end writes the usage of all requests first."""
+    with gateway_with(url, tmp_path, upstream) as served:
 
         def ask(_: int) -> int:
             return httpx.post(served.url + CHAT, json=BODY, timeout=30).status_code
@@ -84,7 +74,7 @@ def test_at_most_five_seconds_are_lost_at_sigkill(
     url: str, tmp_path: Path, upstream: Sandbox
 ) -> None:
     """Requests that were answered earlier are in the database, and none is there twice."""
-    with gateway_with(url, tmp_path, upstream, workers=1) as served, Load((served.url,)) as load:
+    with gateway_with(url, tmp_path, upstream) as served, Load((served.url,)) as load:
         load.wait_for_answers(20)
         answered, answered_s = len(load.statuses), time.monotonic()
         load.wait_for_answers(20)

@@ -132,7 +132,7 @@ def test_routing_and_billing_use_the_same_price_for_every_provider() -> None:
     )
     stand_ins = dict(zip(reversed(arms), PROVIDERS, strict=True))  # other models at other prices
     settings = Settings(models=models, router=RouterSettings(stand_ins=stand_ins))
-    router = EngineBuilder().router(settings, None)
+    router, _ = EngineBuilder().first_router(settings)
     pool = Pool.build(settings, router.artifact.manifest)
     expected_usd = router.decide(BODY).cost_usd
     for arm, name in stand_ins.items():

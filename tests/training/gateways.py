@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from router_service.runtime.engine import EngineBuilder
-from router_service.runtime.reloading import ReloadSource, load_first_router
+from router_service.runtime.reloading import ReloadSource
 from router_service.serving.app import create_app
 from router_service.settings import read_settings
 from tests.serving import served
@@ -17,8 +17,8 @@ from tests.serving import served
 
 def gateway(config: Path) -> AbstractContextManager[str]:
     """Return a context that serves a configuration, as `serve` does, and yields its address."""
-    settings, builder = read_settings(config), EngineBuilder(announces=False)
-    router, publication = load_first_router(settings, builder)
+    settings, builder = read_settings(config), EngineBuilder()
+    router, publication = builder.first_router(settings)
     source = ReloadSource(lambda: read_settings(config), builder, publication)
     return served(create_app(settings, router, source))
 

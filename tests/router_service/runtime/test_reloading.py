@@ -8,7 +8,6 @@ import pytest
 
 from router_service.artifact import SHIPPED, Artifact
 from router_service.runtime.engine import EngineBuilder
-from router_service.runtime.reloading import load_first_router
 from router_service.settings import RouterSettings, Settings
 from router_service.store.pointers import POINTER_FILE
 from switchcraft_training.cli import main
@@ -40,7 +39,7 @@ def test_unusable_publication_falls_back_to_artifact(
         flip(release / "tokenizer.json")
     elif damage == "pointer":
         (tmp_path / POINTER_FILE).write_bytes(b"{")
-    router, publication = load_first_router(settings(tmp_path), EngineBuilder())
+    router, publication = EngineBuilder().first_router(settings(tmp_path))
     assert (router.artifact.manifest.name, publication) == (SHIPPED.name, None)
     assert "router.artifact serves" in caplog.text
 
@@ -50,7 +49,7 @@ def test_stable_release_serves_from_directory(tmp_path: Path, other: Path) -> No
     publish = ["publish", "--to", str(tmp_path)]
     main([*publish, str(other)])
     main([*publish, str(SHIPPED), "--as", "canary"])
-    router, publication = load_first_router(settings(tmp_path), EngineBuilder())
+    router, publication = EngineBuilder().first_router(settings(tmp_path))
     assert router.artifact.manifest.name == "other"
     assert publication is not None
     assert (publication.serial, publication.canary) == (2, None)

@@ -64,6 +64,9 @@ def test_taken_port_names_the_option_the_variable_or_the_line(
             (by_option, "the command line: --port"),
             (read_settings(), "the environment: SWITCHCRAFT_PORT"),
         ):
-            with pytest.raises(ConfigError) as caught, open_listeners(settings):
+            with (
+                pytest.raises(ConfigError) as caught,
+                open_listeners(settings, settings.server.host),
+            ):
                 pass
             assert str(caught.value).startswith(f"{where}: {problem}")

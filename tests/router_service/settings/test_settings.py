@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from router_service.cli import main
 from router_service.core.errors import ConfigError
 from router_service.settings import (
     Deployment,
@@ -74,15 +75,29 @@ def test_arguments_override_variables_and_file(
     monkeypatch.setenv("SWITCHCRAFT_CONFIG", str(path))
     monkeypatch.setenv("SWITCHCRAFT_PORT", "2")
     monkeypatch.setenv("SWITCHCRAFT_HOST", "b")
-    monkeypatch.setenv("SWITCHCRAFT_WORKERS", "3")
     monkeypatch.setenv("SWITCHCRAFT_REDIS_URL", "redis://c")
     monkeypatch.setenv("SWITCHCRAFT_DEVICE", "cuda")
     settings = read_settings(host="d")
     assert settings.router.device == "cuda"
     server = settings.server
-    assert (server.host, server.port, server.workers) == ("d", 2, 3)
+    assert (server.host, server.port) == ("d", 2)
     assert server.redis_url is not None
     assert server.redis_url.get_secret_value() == "redis://c"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_removed_workers_are_refused_with_what_to_do(
+    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workers: int
+) -> None:
+    """A file, a variable and a command line that ask for processes name their replacement."""
+    with pytest.raises(ConfigError, match=r":\d+: server\.workers: .* run several gateways behind"):
+        load(one("{model: x, api_base: 'http://h'}", f"server: {{workers: {workers}}}"))
+    for option in ("--workers", "--num_workers"):
+        assert main(["serve", option, str(workers)]) == 1
+        assert "run several gateways behind" in capsys.readouterr().err
+    monkeypatch.setenv("SWITCHCRAFT_WORKERS", str(workers))
+    with pytest.raises(ConfigError, match=r"SWITCHCRAFT_WORKERS: .* run several gateways behind"):
+        read_settings()
 
 
 def test_admin_key_of_the_environment_needs_no_file(

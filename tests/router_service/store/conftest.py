@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from router_service.store.opening import open_store
-from router_service.store.parent_process import serve_workers
 from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY
 from router_service.store.store import Store, StoreLimits
 from tests.stores import LIMITS
@@ -27,10 +26,10 @@ def server(redis_url: str) -> Iterator[redis.Redis]:
         client.delete(COOL_DOWNS_KEY, REJECTIONS_KEY)
 
 
-@pytest.fixture(params=["memory", "workers", "redis"])
+@pytest.fixture(params=["memory", "redis"])
 def replicas(request: pytest.FixtureRequest) -> Replicas:
     """Return a function that opens the stores of two replicas, for each kind of store."""
-    url = "memory:"
+    url = None
     if request.param == "redis":
         request.getfixturevalue("server")
         url = request.getfixturevalue("redis_url")
@@ -38,11 +37,8 @@ def replicas(request: pytest.FixtureRequest) -> Replicas:
     @asynccontextmanager
     async def opened(limits: StoreLimits = LIMITS) -> AsyncIterator[tuple[Store, Store]]:
         async with AsyncExitStack() as stack:
-            place = url
-            if request.param == "workers":
-                place = f"workers:{await stack.enter_async_context(serve_workers(limits))}"
-            one = open_store(place, limits)
-            other = open_store(place, limits) if one.is_shared else one
+            one = open_store(url, limits)
+            other = open_store(url, limits) if one.is_shared else one
             stack.push_async_callback(one.aclose)
             stack.push_async_callback(other.aclose)
             yield one, other

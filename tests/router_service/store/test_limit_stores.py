@@ -13,11 +13,9 @@ from hypothesis import strategies
 from router_service.core.errors import StoreError
 from router_service.store.memory import MemoryLimits
 from router_service.store.opening import open_store
-from router_service.store.parent_process import serve_workers
 from router_service.store.store import MINUTE_US, SLOT_TTL_S, Correction, LimitDemand, Store, fits
 from tests.clock import Clock
 from tests.router_service.store.conftest import Replicas
-from tests.serving import wait_for_async
 from tests.stores import LIMITS
 
 pytestmark = pytest.mark.anyio
@@ -126,18 +124,7 @@ async def test_what_is_given_back_can_be_taken_again(replicas: Replicas) -> None
 
 
 async def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> None:
-    """The parent frees the slots of a closed connection; Redis those that nobody has freed."""
-    async with serve_workers(LIMITS) as directory:
-        killed, other = (open_store(f"workers:{directory}", LIMITS) for _ in range(2))
-        assert await takes(killed, "a", slot("parallel", 1))
-        assert not await takes(other, "b", slot("parallel", 1))
-        await killed.aclose()
-
-        async def is_free() -> bool:
-            return await takes(other, "b", slot("parallel", 1))
-
-        await wait_for_async(is_free, "the slot of the closed connection is free")
-        await other.aclose()
+    """Redis frees the slots that nobody has freed in time."""
     store = open_store(redis_url, LIMITS)
     name = f"expiring{time.monotonic_ns()}"
     began_s = time.time()
@@ -154,11 +141,10 @@ async def test_slots_of_a_process_that_ended_are_free_again(redis_url: str) -> N
 
 
 async def test_operations_fail_without_the_store() -> None:
-    """Each operation raises StoreError if the parent or Redis is away."""
-    for place in ("workers:/nonexistent", "redis://127.0.0.1:1/0"):
-        store = open_store(place, LIMITS)
-        with pytest.raises(StoreError):
-            await store.take("a", [slot("s", 1)])
-        with pytest.raises(StoreError):
-            await store.settle([Correction("s", None, "a")])
-        await store.aclose()
+    """Each operation raises StoreError if Redis is away."""
+    store = open_store("redis://127.0.0.1:1/0", LIMITS)
+    with pytest.raises(StoreError):
+        await store.take("a", [slot("s", 1)])
+    with pytest.raises(StoreError):
+        await store.settle([Correction("s", None, "a")])
+    await store.aclose()

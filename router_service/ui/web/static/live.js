@@ -1,4 +1,4 @@
-/** Live traffic: the latest requests of all workers and replicas, a page at a time. The first page is
+/** Live traffic: the latest requests of all replicas, a page at a time. The first page is
  * read again every two seconds. */
 
 import { keepFilters } from "./address.js";
@@ -121,7 +121,7 @@ export class LiveTraffic {
       ? "This list has no prompts and answers, but the decision log keeps them."
       : "Prompts and answers are not stored.";
     byId("live-lead").textContent =
-      `${is_admin ? "All requests to this gateway" : `All requests with the key ${key}`}, of all workers and replicas, refused ones included. ${content}`;
+      `${is_admin ? "All requests to this gateway" : `All requests with the key ${key}`}, of all replicas, refused ones included. ${content}`;
     this.filterBox.append(
       h(
         "div",
