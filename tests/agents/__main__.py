@@ -36,7 +36,6 @@ from router_service.settings import RouterSettings
 from tests import apis
 from tests.answering import settings_of
 from tests.apis import APIS, Api
-from tests.clients.matrix import NAMES
 from tests.documentation.documents import ROOT, Block, Document
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.providers.answers import Reply, Written
@@ -369,7 +368,7 @@ def main() -> int:
                 print(f"{agent.name} by {way} with {dialect}: {exc}", file=sys.stderr)
                 continue
             print(
-                f"| {agent.name} {number} | {way} | {NAMES[dialect]} | {figures.requests} |"
+                f"| {agent.name} {number} | {way} | {dialect.name} | {figures.requests} |"
                 f" {figures.calls} | {figures.seconds:.1f} | {figures.input_tokens:,} |"
                 f" {figures.output_tokens:,} |",
                 flush=True,

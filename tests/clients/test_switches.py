@@ -17,10 +17,9 @@ from router_service.serving.app import create_app
 from tests import apis
 from tests.answering import settings_of
 from tests.apis import APIS, Api
-from tests.clients.matrix import serving
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.goldens.exchanges import ask
-from tests.goldens.recording import ARTIFACT, configuration
+from tests.goldens.recording import ARTIFACT, configuration, read_configuration
 from tests.goldens.scripted import Play, ScriptedUpstream
 from tests.serving import served
 
@@ -50,7 +49,7 @@ def gateways(upstream: ScriptedUpstream) -> Iterator[list[httpx.Client]]:
             text = configuration("ADDRESS", dict(zip(NAMES, pool, strict=True)), has_keys=False)
             for name, address in addresses.items():
                 text = text.replace(f"ADDRESS/{name}", f"{address}/{name}")
-            url = stack.enter_context(serving(text, router))
+            url = stack.enter_context(served(create_app(read_configuration(text), router)))
             clients.append(stack.enter_context(httpx.Client(base_url=url, timeout=30)))
         yield clients
 

@@ -25,7 +25,7 @@ from router_service.artifact import ARTIFACTS
 from router_service.cli import main
 from router_service.router import Router
 from router_service.serving.app import create_app
-from router_service.settings import read_settings
+from router_service.settings import Settings, read_settings
 from router_service.telemetry.logs import JsonFormatter
 from tests import apis
 from tests.apis import APIS, UpstreamApi
@@ -159,6 +159,16 @@ def _entry(url: str, name: str, api: UpstreamApi, *, weight: int) -> str:
 """
 
 
+def read_configuration(text: str) -> Settings:
+    """Return the settings of a gateway's file; its database is in memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "gateway.yaml")
+        path.write_text(text)
+        settings = read_settings(path, environ={})
+    database = settings.database.model_copy(update={"url": None})
+    return settings.model_copy(update={"database": database})
+
+
 @dataclass
 class Recorded:
     """What one gateway did: its exchanges as text, and the series of its metrics."""
@@ -177,14 +187,7 @@ def record_gateway(
     """Run exchanges with a gateway. Each has the name of its key; None if there are no keys."""
     exchanges = list(exchanges)
     has_keys = any(key is not None for key, _ in exchanges)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "gateway.yaml")
-        path.write_text(configuration(url, speaks, has_keys=has_keys))
-        settings = read_settings(path, environ={})
-    settings = settings.model_copy(
-        update={"database": settings.database.model_copy(update={"url": None})}
-    )
-    app = create_app(settings, router)
+    app = create_app(read_configuration(configuration(url, speaks, has_keys=has_keys)), router)
     with request_log() as log, served(app) as address, httpx.Client(base_url=address) as http:
         http.timeout, http.headers = 60, {}
         # Before, answers are not counted by how probably they are correct.
