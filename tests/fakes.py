@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -179,6 +180,8 @@ class VerifyingRouter(FakeRouter):
         self.artifact = replace(self.artifact, manifest=changed)
         self.is_broken = is_broken
         """Whether it fails to judge candidates."""
+        self.judging_s = 0.0
+        """How long it takes to judge candidates."""
         self.groups = groups
         self.trust = {"small": 0.2, "medium": 0.4, "large": 0.9, **(trust or {})}
         self.steps: list[VerificationState] = []
@@ -194,8 +197,10 @@ class VerifyingRouter(FakeRouter):
             arm = state.candidates[0].arm
             return Step(arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
         trust = {c.arm: self.trust[c.arm] if c.answer else 0.0 for c in state.candidates}
-        if self.is_broken and state.candidates:
-            raise RuntimeError("a defect of the verifier")
+        if state.candidates:
+            time.sleep(self.judging_s)
+            if self.is_broken:
+                raise RuntimeError("a defect of the verifier")
         best = max(trust, key=lambda arm: trust[arm], default=None)
         groups = (tuple(arm for arm in group if arm in state.arms) for group in self.groups)
         ask = next(filter(None, groups), ())

@@ -69,7 +69,7 @@ def house(_verifying: VerifyingGateway) -> Iterator[VerifyingGateway]:
     initial, router = VerifyingRouter(), _verifying.router
     yield _verifying
     router.groups, router.trust = initial.groups, initial.trust
-    router.p_no_call, router.is_broken = None, False
+    router.p_no_call, router.is_broken, router.judging_s = None, False, 0.0
     router.steps.clear()
     for model in router.probabilities:
         _verifying.sandbox.set_faults(model, "")

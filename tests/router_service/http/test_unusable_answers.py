@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from router_service.settings import BreakerSettings
+from router_service.upstream.streams import MAX_HELD_BYTES
 from tests.apis import CHAT, MESSAGES, RESPONSES, Api
 from tests.bodies import BODY, MESSAGES_BODY, RESPONSES_BODY
 from tests.dialect_answers import CALL, CASES, Content, events, whole
@@ -129,6 +130,17 @@ def test_verification_asks_another_arm(
     assert "'small'" in response.json()["error"]["message"]
     assert verifying.places() == ["small", "medium", "large"]
     assert record_of(verifying.http, response)["ending"] == "failed"
+
+
+def test_stream_that_is_too_long_to_be_held_is_not_delivered(verifying: Script) -> None:
+    """Another arm is asked as soon as a candidate has more bytes than can be verified."""
+    call = ("toolu_01A", "get_weather", f'{{"city":"{"o" * MAX_HELD_BYTES}"}}')
+    parts = events(Content(calls=(call,), stop="calls"), CHAT, MAX_HELD_BYTES // 3)
+    huge = tuple(b"data: " + orjson.dumps(part) + b"\n\n" for part in parts)
+    play(verifying, True, small=huge, medium=written(GOOD, stream=True))
+    response = ask(verifying, stream=True, headers=VERIFIED)
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert record_of(verifying.http, response)["candidates"][0]["failure"] == "unfit"
 
 
 @pytest.mark.parametrize("stream", [False, True])

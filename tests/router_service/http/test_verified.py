@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import pytest
 
 from router_service.requests.planning import POLICY_HEADER
-from router_service.settings import Timeouts
+from router_service.settings import Model, Timeouts
 from tests.bodies import BODY, CHAT
 from tests.gateways import (
     VERIFIED,
@@ -76,14 +77,37 @@ def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGate
     assert calls(house.sandbox).get("large", 0) == before, "only `large` would cost more"
 
 
-def test_failing_verifier_delivers_the_candidate_in_hand(house: VerifyingGateway) -> None:
-    """A failure of the verifier does not fail the request, and is counted."""
+def test_failing_verifier_delivers_the_likeliest_candidate(
+    house: VerifyingGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failure of the verifier does not fail the request, and is counted and logged.
+
+    Without the verifier's estimates, the router's probabilities choose among the candidates.
+    """
     series = 'switchcraft_router_failures_total{release="stable"}'
     house.router.is_broken, before = True, metric(house.http, series)
+    house.router.groups = (("small", "medium"),)
     response = house.ask()
-    assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "small")
-    assert candidates(house.record(response)) == [("small", True, None, None)]
+    assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "medium")
+    assert candidates(house.record(response)) == [
+        ("small", False, None, None),
+        ("medium", True, None, None),
+    ]
     assert metric(house.http, series) == before + 1
+    assert "verifier failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("judging_s", "timeout_s", "expected"),
+    [(0.2, "60", ["large", "0.9000"]), (3.0, "2", ["small", None])],
+)
+def test_verifier_has_until_the_deadline(
+    house: VerifyingGateway, judging_s: float, timeout_s: str, expected: list[str | None]
+) -> None:
+    """A slow verifier is waited for, and then the candidate in hand is delivered without it."""
+    house.router.judging_s = judging_s
+    response = house.ask(x_request_timeout=timeout_s)
+    assert told(response, "model", "p-correct") == expected
 
 
 def calls(sandbox: Sandbox) -> dict[str, int]:
@@ -111,6 +135,30 @@ def test_limit_of_candidates_counts_every_model_that_is_asked(
     assert {arm for arm in ARMS if after.get(arm, 0) > before.get(arm, 0)} == set(ARMS[:limit])
 
 
+def test_parallel_candidates_count_towards_the_limit(house: VerifyingGateway) -> None:
+    """Of arms that are asked together, only as many are asked as the limit allows."""
+    house.router.groups = (("small", "medium", "large"),)
+    response = house.ask(x_switchcraft_max_candidates="2")
+    assert [arm for arm, *_ in candidates(house.record(response))] == ["small", "medium"]
+
+
+def test_no_other_arm_is_asked_after_a_refused_request(house: VerifyingGateway) -> None:
+    """The client gets the refusal, because the request itself may be wrong."""
+    house.sandbox.set_faults("small", "status=400")
+    before = calls(house.sandbox).get("medium", 0)
+    assert house.ask().status_code == 400
+    assert calls(house.sandbox).get("medium", 0) == before
+
+
+def test_error_within_a_stream_is_the_failure_of_its_candidate(house: VerifyingGateway) -> None:
+    """It is told as the upstream tells it, and another arm is asked."""
+    house.sandbox.set_faults("small", "error_after=2")
+    response = house.ask(stream=True)
+    assert response.headers["x-switchcraft-model"] == "large"
+    (first, *_) = candidates(house.record(response))
+    assert first == ("small", False, None, "error_body")
+
+
 @pytest.mark.parametrize("policy", ["verified", "theta=0.2"])
 def test_total_time_is_one_deadline_for_all_attempts(sandbox: Sandbox, policy: str) -> None:
     """If every model hangs, candidates and fallbacks share `timeouts.total_s`."""
@@ -126,6 +174,20 @@ def test_total_time_is_one_deadline_for_all_attempts(sandbox: Sandbox, policy: s
         response = gateway.http.post(CHAT, json=BODY, headers=headers)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "upstream_timeout")
     assert sandbox.stats()["requests"] == before + 1
+
+
+def test_arm_whose_time_is_over_is_not_asked(sandbox: Sandbox) -> None:
+    """The timeouts of each model count from the beginning of the request."""
+    short = {"timeouts": Timeouts(total_s=0.2)}
+
+    def changes(model: Model) -> Mapping[str, object]:
+        deployment = model.deployments[0].model_copy(update=short if model.name == "medium" else {})
+        return {"deployments": (deployment,)}
+
+    settings = with_models(sandbox_settings(sandbox.base_url), changes)
+    with verifying(sandbox.base_url, settings) as gateway:
+        response = gateway.ask(x_sandbox="delay_s=0.3")
+        assert [arm for arm, *_ in candidates(gateway.record(response))] == ["small", "large"]
 
 
 TEXT_BODY = BODY | {"tool_choice": "none", "stream": True}
