@@ -29,6 +29,8 @@ minus the waiting time for the upstream itself in the same round. The first roun
 - `delayed`: the same, but the upstream answers after 20 ms.
 - `repeated`: 64 requests of BFCL v4, with their tools, again and again. This gateway routes them.
   The others do not route and get the name of a model.
+- `answered`: 64 requests that need calls, again and again. The upstream answers with the right
+  calls, most of which this gateway's verifier accepts, and not with a text, which it rejects.
 - `first sight`: BFCL's requests, each only once. After the last one they start again, with a number
   appended to the user's text.
 - `stream`: a small request whose answer is 50 events, sent as fast as the client reads them.
@@ -72,12 +74,14 @@ CONNECTIONS: Mapping[str, Sequence[int]] = {
     "pass-through": (1, FEW, 64, 256),
     "delayed": (16, 64, 256),
     "repeated": (1, FEW, 64),
+    "answered": (1, FEW, 64),
     "first sight": (1, FEW, 64),
     "stream": (1, FEW, 64),
     "paced": (FEW,),
     "agent": (16, 64),
 }
 """Modes, each with its numbers of connections."""
+AGAIN = ("repeated", "answered")
 STREAMED = ("stream", "paced")
 VERSIONS = ("uvloop", "httptools", "bfcl-eval", "onnxruntime")
 
@@ -115,7 +119,7 @@ class Bench:
             setting.connections,
             seconds,
             warm_s=seconds / 4,
-            warm_requests=REPEATED if setting.mode == "repeated" else 0,
+            warm_requests=REPEATED if setting.mode in AGAIN else 0,
         )
         return figures_of(play(load, self._programs[name].cpu_s))
 
@@ -192,8 +196,9 @@ def _starts(contender: Contender, times: int) -> list[float]:
 
 def requests_for(mode: str, contender: Contender) -> Iterator[bytes]:
     """Return an endless iterator over a contender's requests in a mode."""
-    if mode in {"repeated", "first sight"}:
-        model, real = contender.routed_model, bodies.real()
+    if mode in {*AGAIN, "first sight"}:
+        real = bodies.answered() if mode == "answered" else bodies.real()
+        model = contender.routed_model
         if mode == "first sight":
             return bodies.framed(bodies.once(real[REPEATED:]), model, contender.headers)
         return bodies.again(bodies.framed(iter(real[:REPEATED]), model, contender.headers))

@@ -16,7 +16,7 @@ from benchmarks.load.upstream import DELAYED, PACED
 from router_service.apis.conversation import Json
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 
-MODEL = "gpt-4o-mini"
+MODEL = "gpt-4.1-mini"
 """Model of the requests that are not routed."""
 ROUTED = "switchcraft"
 TURNS = 8
@@ -72,6 +72,38 @@ def real() -> Sequence[Mapping[str, Any]]:
     requests = (judged.example.request for judged in read_source(Path(PACKAGE)))
     distinct = {orjson.dumps(request): request for request in requests}
     return random.Random(_SEED).sample(list(distinct.values()), len(distinct))  # noqa: S311
+
+
+@cache
+def answered() -> Sequence[Mapping[str, Any]]:
+    """Return the leaderboard's requests that need calls, each with the right ones.
+
+    The upstream takes its answer from the field `upstream_answer`, so that a gateway that verifies
+    answers accepts most of them.
+    """
+    found: list[Mapping[str, Any]] = []
+    for judged in read_source(Path(PACKAGE)):
+        calls = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": orjson.dumps(
+                        {
+                            name: values[0]
+                            for name, values in call.arguments.items()
+                            if values and name not in call.optional
+                        }
+                    ).decode(),
+                },
+            }
+            for number, call in enumerate(judged.expected.calls)
+        ]
+        if calls:
+            answer = {"role": "assistant", "content": None, "tool_calls": calls}
+            found.append({**judged.example.request, "upstream_answer": answer})
+    return random.Random(_SEED).sample(found, len(found))  # noqa: S311
 
 
 def once(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,6 @@ from benchmarks.load.processes import Program, free_port
 from router_service.artifact import SHIPPED, Artifact
 
 KEY = "sk-none"
-PRICE = {"input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,7 @@ def _switchcraft(
     place: Place, name: str, tree: Path, **sections: Mapping[str, object]
 ) -> Contender:
     port = free_port()
-    arms = [_entry(arm, place.upstream) for arm in Artifact.load(SHIPPED).manifest.arms]
-    models = [{**_entry(MODEL, place.upstream), "model_info": PRICE}, *arms]
+    models = [_entry(arm, place.upstream) for arm in Artifact.load(SHIPPED).manifest.arms]
     server = {"port": port, **sections.get("server", {})}
     content = {"model_list": models, **sections, "server": server}
     path = place.write(f"{name}.yaml", content)

@@ -1,4 +1,4 @@
-"""Upstream that answers every chat request with the same bytes.
+"""Upstream that answers chat requests with the same bytes, or with the answer that they have.
 
     python -m benchmarks.load.upstream 9000
 
@@ -18,6 +18,7 @@ import time
 from typing import cast
 
 import httptools
+import orjson
 import uvloop
 
 CHUNKS = 50
@@ -28,16 +29,23 @@ DELAY_S = 0.02
 WRITTEN_AT = re.compile(rb"at=(\d+);")
 
 _STREAMED = re.compile(rb'"stream":\s*true')
-_MODEL = b'"created":1700000000,"model":"gpt-4o-mini-2024-07-18"'
-_COMPLETION = (
-    b'{"id":"chatcmpl-1","object":"chat.completion",' + _MODEL + b',"choices":[{"index":0,'
-    b'"message":{"role":"assistant","content":"Hello.","refusal":null},"logprobs":null,'
-    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}'
-)
-_ANSWER = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    % len(_COMPLETION)
-) + _COMPLETION
+_MODEL = b'"created":1700000000,"model":"gpt-4.1-mini-2025-04-14"'
+_ANSWERED = b'"upstream_answer":'
+"""Mark of a body that has the message to be answered as a field `upstream_answer`."""
+
+
+def _answer_with(message: bytes, reason: bytes) -> bytes:
+    """Return a response with one choice."""
+    completion = (
+        b'{"id":"chatcmpl-1","object":"chat.completion",' + _MODEL + b',"choices":[{"index":0,'
+        b'"message":' + message + b',"logprobs":null,"finish_reason":"' + reason + b'"}],'
+        b'"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}'
+    )
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(completion) + completion
+
+
+_ANSWER = _answer_with(b'{"role":"assistant","content":"Hello.","refusal":null}', b"stop")
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
@@ -82,7 +90,10 @@ class Upstream(asyncio.Protocol):
         body = b"".join(self._body)
         self._body.clear()
         if not _STREAMED.search(body):
-            if DELAYED in body:
+            if _ANSWERED in body:
+                message = orjson.dumps(orjson.loads(body)["upstream_answer"])
+                self._transport.write(_answer_with(message, b"tool_calls"))
+            elif DELAYED in body:
                 asyncio.get_running_loop().call_later(DELAY_S, self._transport.write, _ANSWER)
             else:
                 self._transport.write(_ANSWER)
