@@ -38,6 +38,7 @@ from router_service.verifier.grounding import (
     MAX_COMPUTED,
     PASSAGE_CHARACTERS,
     Earlier,
+    Line,
     Said,
     Source,
     exact,
@@ -48,7 +49,9 @@ from router_service.verifier.grounding import (
     is_named_after,
     is_placeholder,
     is_written,
-    read_number,
+    lines_of,
+    plain_numbers_in,
+    read_line,
     scaled,
     source_of,
 )
@@ -92,13 +95,6 @@ _UNBOUNDED_KEYWORDS = (b'"$ref"', b'"patternProperties"', b'"allOf"')
 """Keywords with which a small schema can take long to interpret. The arguments of a tool whose
 schema has one of them, or is longer than `MAX_TOOL_BYTES`, are compared without the schema."""
 
-_NUMBER = re.compile(r"\d+(?:,\d{3}(?!\d))*(?:\.\d+)?")
-_NUMBER_WORDS = {
-    word: number
-    for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve".split()
-    )
-}
 _MULTIPLIERS, _DIVISORS = (100,), (100, 1000)
 """Factors between a number in a call and in the conversation: 0.05 is 5%, 2,000 m is 2 km."""
 _QUOTED = re.compile(r'"[^"]+"|\'[^\'\n]{2,80}?\'|`[^`]+`')
@@ -171,8 +167,12 @@ class Question:
         return Earlier(self._text[oldest : self._begin])
 
     @cached_property
+    def _lines(self) -> Sequence[Line]:
+        return [read_line(line) for line in lines_of(self._latest)]
+
+    @cached_property
     def _words(self) -> str:
-        return f" {' '.join(WORD.findall(self._latest.lower()))} "
+        return f" {' '.join([line.plain_words for line in self._lines if line.plain_words])} "
 
     @cached_property
     def _stems(self) -> Stems:
@@ -180,7 +180,7 @@ class Question:
 
     @cached_property
     def _numbers(self) -> frozenset[int | float]:
-        return _numbers_in(self._latest)
+        return frozenset().union(*[line.plain_numbers for line in self._lines])
 
     @cached_property
     def said(self) -> Said:
@@ -190,7 +190,7 @@ class Question:
     @cached_property
     def query_numbers(self) -> frozenset[int | float]:
         """Absolute values of the query's numbers."""
-        return _numbers_in(self._query)
+        return plain_numbers_in(self._query)
 
     @cached_property
     def query_topic(self) -> Stems:
@@ -328,13 +328,6 @@ class Question:
         return _PARTLY_GROUNDED * max(said, self._earlier.share_of_text(value))
 
 
-def _numbers_in(text: str) -> frozenset[int | float]:
-    """Return the absolute values of the numbers in a text, also of small ones in words."""
-    digits = (read_number(found) for found in _NUMBER.findall(text))
-    words = (_NUMBER_WORDS[word] for word in WORD.findall(text.lower()) if word in _NUMBER_WORDS)
-    return frozenset((*(number for number in digits if number is not None), *words))
-
-
 def _stems_of(text: str) -> Stems:
     return frozenset([word[:STEM_CHARS] for word in WORD.findall(text.lower())])
 
@@ -404,7 +397,7 @@ def _progress_features(
     done = {name for name, _ in (*so_far, *own)}
     fits = question.fits
     left = [fit for name, fit in fits.items() if name not in done]
-    topic, numbers = question.query_topic, _numbers_in(written)
+    topic, numbers = question.query_topic, plain_numbers_in(written)
     return {
         "results_so_far": question.results_so_far,
         "calls_so_far": len(so_far),
@@ -570,7 +563,7 @@ def _source_features(
                     place = question.query_lower.find(leaf[:MAX_VALUE_CHARACTERS].lower())
                     is_verbatim = source is not Source.SAID or place >= 0
                     verbatim = min(verbatim, float(is_verbatim))
-                    used |= _numbers_in(leaf[:MAX_VALUE_CHARACTERS])
+                    used |= plain_numbers_in(leaf[:MAX_VALUE_CHARACTERS])
                 else:
                     counts["numbers_changed_exact"] += source is not Source.SAID
                     used.add(exact(abs(leaf)))

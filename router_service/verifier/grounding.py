@@ -22,7 +22,8 @@ from router_service.checker.defaults import documented_defaults
 from router_service.checker.parameter_schema import Schema
 from router_service.core.errors import SchemaError
 from router_service.core.resources import Cache, shared_cache, stop_if_abandoned
-from router_service.predictor.text_features import STEM_CHARS
+from router_service.core.values import request_value
+from router_service.predictor.text_features import STEM_CHARS, WORD
 
 MAX_VALUE_CHARACTERS = 2_000
 """Characters of a string that are looked up."""
@@ -67,7 +68,15 @@ _JOINED = [
 ]
 """Numbers that are written in groups. Only the last pattern has groups with several separators, as
 in `+1 (555) 123-4567`, and it may join a number with its neighbour."""
+_NAMES = re.compile(r"(?:\b[A-Z][\w'-]*[ ,]*(?:of |the |and )?){2,8}")
 _CODE = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+_PLAIN_NUMBER = re.compile(r"\d+(?:,\d{3}(?!\d))*(?:\.\d+)?")
+_SMALL_NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve".split()
+    )
+}
 _INNER_LETTER = re.compile(r"\d[^\W\d_]")
 _MULTIPLES = {
     "hundred": 100,
@@ -147,41 +156,22 @@ class Said:
     def __init__(self, text: str, earlier: Earlier | None = None) -> None:
         """Read the end of a conversation; `earlier` is what came before it, if it is long."""
         self._earlier = Earlier("") if earlier is None else earlier
-        lower = text.lower()
-        words = [_without_zeros(word) for word in _WORD.findall(lower)]
+        lines = [read_line(line) for line in lines_of(text)]
+        words = " ".join([line.words for line in lines]).split()
         self._words = f" {' '.join(words)} "
         known = set(words)
         self._stems = {word[:STEM_CHARS] for word in known}
         named = {word[:3] for word in known if word in _MONTHS or len(word) == 3}
         months = [number for number, name in enumerate(_MONTHS, 1) if name[:3] in named]
         self._numerals = {word for word in known if word.isdigit()} | {*map(str, months)}
-        names = re.findall(r"(?:\b[A-Z][\w'-]*[ ,]*(?:of |the |and )?){2,8}", text)
-        self._initials = {
-            "".join(word[0] for word in _WORD.findall(name) if word[0].isupper()).lower()
-            for name in names
-        }
-        found: list[int | float] = []
-        whole: set[int | float] = set()
-        for digits, unit in _NUMBER.findall(text):
-            number = read_number(digits)
-            if number is not None:
-                found.append(number)
-                whole.add(number)
-                if unit:
-                    found.append(exact(number * _MULTIPLES[unit.lower()]))
-        spoken = [_NUMBER_WORDS[word] for word in words if word in _NUMBER_WORDS]
-        self.numbers = frozenset((*found, *spoken))
-        computed = (number for number in reversed((*found, *spoken)) if number <= MAX_COMPUTED)
+        self._initials = {each for line in lines for each in line.initials}
+        found = [number for line in lines for number in line.numbers]
+        found += [number for line in lines for number in line.spoken]
+        self.numbers = frozenset(found)
+        computed = (number for number in reversed(found) if number <= MAX_COMPUTED)
         self._latest = [*dict.fromkeys(computed)][:MAX_CALCULATED]
-        joined = text.replace(") ", "-")  # (555) 123-4567
-        groups = (re.sub(r"\D", "", run) for each in _JOINED for run in each.findall(joined))
-        codes = (code for code in _CODE.findall(lower) if any(map(str.isdigit, code)))
-        self._codes = {code.replace("-", "") for code in codes}
-        self._digits = {
-            *map(_without_zeros, _RUN.findall(text)),
-            *map(str, (*whole, *spoken)),
-            *(_without_zeros(run) for run in groups if len(run) >= LEAST_JOINED_DIGITS),
-        }
+        self._codes = {code for line in lines for code in line.codes}
+        self._digits = {run for line in lines for run in line.digits}
 
     @cached_property
     def _calculated(self) -> frozenset[int | float]:
@@ -257,6 +247,96 @@ class Said:
         if not self.numbers.isdisjoint(scaled(value, _SCALES, _SCALES)):
             return Source.CALCULATED
         return Source.CALCULATED if value in self._calculated else Source.NOWHERE
+
+
+@request_value(frozen=True, slots=True)
+class Line:
+    """What a line of a conversation says. The conversation's next request has the line, too."""
+
+    words: str
+    """Its words in lower case, and its numerals without leading zeros, joined by spaces."""
+    initials: tuple[str, ...]
+    numbers: tuple[int | float, ...]
+    """Its numbers as they are, and with their unit."""
+    spoken: tuple[int | float, ...]
+    """Its numbers in words."""
+    codes: tuple[str, ...]
+    digits: tuple[str, ...]
+    plain_words: str
+    """Its words of ASCII letters, and its numerals as they are written, joined by spaces."""
+    plain_numbers: frozenset[int | float]
+    """Its numbers without units, and small ones in words."""
+
+
+def plain_numbers_in(text: str) -> frozenset[int | float]:
+    """Return the absolute values of the numbers in a text, also of small ones in words."""
+    digits = map(read_number, _PLAIN_NUMBER.findall(text))
+    words = (_SMALL_NUMBERS[word] for word in WORD.findall(text.lower()) if word in _SMALL_NUMBERS)
+    return frozenset((*(number for number in digits if number is not None), *words))
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Yield the lines of a text. What reads them finds the same as in the whole text.
+
+    A number stays together with the next line, which may have its unit.
+    """
+    begun = ""
+    for line in text.split("\n"):
+        begun = f"{begun}\n{line}" if begun else line
+        if not begun[-1:].isdigit():
+            yield begun
+            begun = ""
+    if begun:
+        yield begun
+
+
+def read_line(text: str) -> Line:
+    """Return what a line says."""
+    known = _lines.get(text)
+    if known is not None:
+        return known
+    stop_if_abandoned()
+    lower = text.lower()
+    words = [_without_zeros(word) for word in _WORD.findall(lower)]
+    numbers: list[int | float] = []
+    whole: list[int | float] = []
+    for digits, unit in _NUMBER.findall(text):
+        number = read_number(digits)
+        if number is not None:
+            numbers.append(number)
+            whole.append(number)
+            if unit:
+                numbers.append(exact(number * _MULTIPLES[unit.lower()]))
+    spoken = tuple([_NUMBER_WORDS[word] for word in words if word in _NUMBER_WORDS])
+    joined = text.replace(") ", "-")  # (555) 123-4567
+    groups = (re.sub(r"\D", "", run) for each in _JOINED for run in each.findall(joined))
+    codes = (code for code in _CODE.findall(lower) if any(map(str.isdigit, code)))
+    line = Line(
+        words=" ".join(words),
+        initials=tuple(
+            "".join(word[0] for word in _WORD.findall(name) if word[0].isupper()).lower()
+            for name in _NAMES.findall(text)
+        ),
+        numbers=tuple(numbers),
+        spoken=spoken,
+        codes=tuple(code.replace("-", "") for code in codes),
+        digits=(
+            *map(_without_zeros, _RUN.findall(text)),
+            *map(str, (*whole, *spoken)),
+            *(_without_zeros(run) for run in groups if len(run) >= LEAST_JOINED_DIGITS),
+        ),
+        plain_words=" ".join(WORD.findall(lower)),
+        plain_numbers=plain_numbers_in(text),
+    )
+    values = sum(map(len, (line.initials, line.numbers, line.spoken, line.codes, line.digits)))
+    size_bytes = len(text) + len(line.words) + len(line.plain_words)
+    _lines.put(text, line, size_bytes + LINE_BYTES + VALUE_BYTES * values)
+    return line
+
+
+_lines: Cache[str, Line] = shared_cache("lines", max_bytes=8 * 2**20)
+LINE_BYTES, VALUE_BYTES = 400, 60
+"""Memory of a line without its texts, and of each value that is found in it."""
 
 
 class Earlier:

@@ -219,3 +219,14 @@ def test_values_are_found_in_the_whole_of_a_long_conversation(place: int) -> Non
 def test_texts_have_the_form_of_examples(description: str, value: Json, *, fits: bool) -> None:
     """Marks, a first capital and digits tell whether a text is written like an example."""
     assert fits_examples(value, Schema({"type": "string", "description": description})) is fits
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_unit_may_be_on_the_next_line(times: int) -> None:
+    """Reading line by line loses nothing, also when the lines are known from an earlier request."""
+    text = "Paris\nIt costs 5\nmillion.\nAsk Ann Lee\n\nabout order A-77."
+    for _ in range(times):
+        said = Said(text)
+    assert said.source_of_number(5_000_000) is Source.SAID
+    assert said.share_of_text("million. Ask") == said.share_of_text("Ann Lee, about") == 1
+    assert said.has_code("a77")
