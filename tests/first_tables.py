@@ -1,156 +1,132 @@
 """The tables of the first version, from which tests migrate."""
 
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
 import sqlalchemy as sa
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
+
+NAME, SCOPE = (
+    sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")
+    for length in (200, 205)
+)
+"""Types of texts that PostgreSQL orders by their bytes, as SQLite does."""
+
+FIRST = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
 
 
-def ordered(length: int) -> sa.String:
-    """Return the type of texts that PostgreSQL orders by their bytes, as SQLite does."""
-    other = sa.String(length=length, collation="C")
-    return sa.String(length=length).with_variant(other, "postgresql")
+def required(kind: Any, names: str, **options: Any) -> list[sa.Column[Any]]:  # noqa: ANN401
+    """Return columns of a type that are never NULL, unless the options say so."""
+    return [sa.Column(name, kind, **{"nullable": False, **options}) for name in names.split()]
+
+
+optional = partial(required, nullable=True)
+key = partial(required, primary_key=True, autoincrement=False)
+"""Columns of the primary key."""
+
+
+def limits() -> list[sa.Column[Any]]:
+    """Return what keys and teams have in common."""
+    return [
+        *optional(sa.String(200), "owner"),
+        *required(sa.Text, "search"),
+        *optional(sa.Integer, "requests_per_minute tokens_per_minute parallel_requests"),
+        *optional(sa.BigInteger, "budget_nusd"),
+        *optional(sa.String(10), "budget_period"),
+        *required(sa.JSON, "metadata"),
+        *required(sa.Float, "created_s"),
+        *required(sa.BigInteger, "revision", index=True),
+    ]
+
+
+def counted() -> list[sa.Column[Any]]:
+    """Return the beginning of the key of what is counted by time, model and policy."""
+    return [
+        *key(SCOPE, "scope"),
+        *key(sa.Integer, "step_s"),
+        *key(sa.BigInteger, "start_s"),
+        *key(NAME, "model policy"),
+    ]
+
+
+sa.Table(
+    "alerts",
+    FIRST,
+    *key(sa.String(205), "subject"),
+    *key(sa.String(10), "period"),
+    *key(sa.BigInteger, "start_s"),
+    *key(sa.Float, "share"),
+    *optional(sa.Float, "sent_s"),
+    *required(sa.Integer, "attempts"),
+    *required(sa.Float, "next_attempt_s"),
+    sa.Index("alerts_due", "sent_s", "next_attempt_s"),
+)
+sa.Table(
+    "latencies",
+    FIRST,
+    *counted(),
+    *key(sa.Integer, "bin"),
+    *required(sa.BigInteger, "requests"),
+    sqlite_with_rowid=False,
+)
+sa.Table(
+    "leases",
+    FIRST,
+    *key(sa.String(205), "subject"),
+    *key(sa.String(10), "period"),
+    *key(sa.BigInteger, "start_s"),
+    *key(sa.String(40), "holder"),
+    *required(sa.BigInteger, "amount_nusd reserved_nusd number"),
+    *required(sa.Float, "expires_s"),
+)
+sa.Table(
+    "spending",
+    FIRST,
+    *key(SCOPE, "subject"),
+    *key(sa.String(12), "period"),
+    *key(sa.BigInteger, "start_s"),
+    *required(sa.BigInteger, "spent_nusd"),
+    *required(sa.Float, "wanted_until_s"),
+    sa.Index("spending_by_amount", "period", "start_s", "spent_nusd"),
+)
+sa.Table("state", FIRST, *key(sa.String(40), "name"), *required(sa.BigInteger, "value"))
+sa.Table("teams", FIRST, *key(NAME, "name"), *limits(), *optional(sa.Float, "deleted_s"))
+sa.Table(
+    "usage",
+    FIRST,
+    *counted(),
+    *required(
+        sa.BigInteger,
+        "requests errors unpriced cost_nusd compared_nusd baseline_nusd prompt_tokens"
+        " completion_tokens cached_tokens reasoning_tokens candidates unfamiliar",
+    ),
+    sa.Index("usage_by_time", "step_s", "start_s"),
+    sqlite_with_rowid=False,
+)
+sa.Table(
+    "keys",
+    FIRST,
+    *key(NAME, "name"),
+    *required(sa.String(64), "digest", unique=True),
+    *required(sa.String(8), "hint"),
+    *optional(sa.String(64), "previous_digest", unique=True),
+    *optional(sa.Float, "previous_until_s expires_s revoked_s"),
+    sa.Column("team", NAME, sa.ForeignKey("teams.name"), index=True),
+    *required(sa.Boolean, "is_admin"),
+    *optional(sa.JSON(none_as_null=True), "models policies"),
+    *limits(),
+)
 
 
 def create_first_tables(connection: sa.Connection) -> None:
     """Create the tables of the version 0001, as its gateways did."""
-    op = Operations(MigrationContext.configure(connection))
-    op.create_table(
-        "alerts",
-        sa.Column("subject", sa.String(length=205), nullable=False),
-        sa.Column("period", sa.String(length=10), nullable=False),
-        sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column("share", sa.Float(), nullable=False),
-        sa.Column("sent_s", sa.Float(), nullable=True),
-        sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("next_attempt_s", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("subject", "period", "start_s", "share", name=op.f("pk_alerts")),
-    )
-    with op.batch_alter_table("alerts", schema=None) as batch_op:
-        batch_op.create_index("alerts_due", ["sent_s", "next_attempt_s"], unique=False)
-
-    op.create_table(
-        "latencies",
-        sa.Column("scope", ordered(205), nullable=False),
-        sa.Column("step_s", sa.Integer(), nullable=False),
-        sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column("model", ordered(200), nullable=False),
-        sa.Column("policy", ordered(200), nullable=False),
-        sa.Column("bin", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("requests", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "scope", "step_s", "start_s", "model", "policy", "bin", name=op.f("pk_latencies")
-        ),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "leases",
-        sa.Column("subject", sa.String(length=205), nullable=False),
-        sa.Column("period", sa.String(length=10), nullable=False),
-        sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column("holder", sa.String(length=40), nullable=False),
-        sa.Column("amount_nusd", sa.BigInteger(), nullable=False),
-        sa.Column("reserved_nusd", sa.BigInteger(), nullable=False),
-        sa.Column("expires_s", sa.Float(), nullable=False),
-        sa.Column("number", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("subject", "period", "start_s", "holder", name=op.f("pk_leases")),
-    )
-    op.create_table(
-        "spending",
-        sa.Column("subject", ordered(205), nullable=False),
-        sa.Column("period", sa.String(length=12), nullable=False),
-        sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column("spent_nusd", sa.BigInteger(), nullable=False),
-        sa.Column("wanted_until_s", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("subject", "period", "start_s", name=op.f("pk_spending")),
-    )
-    with op.batch_alter_table("spending", schema=None) as batch_op:
-        batch_op.create_index(
-            "spending_by_amount", ["period", "start_s", "spent_nusd"], unique=False
-        )
-
-    op.create_table(
-        "state",
-        sa.Column("name", sa.String(length=40), nullable=False),
-        sa.Column("value", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_state")),
-    )
-    op.create_table(
-        "teams",
-        sa.Column("name", ordered(200), nullable=False),
-        sa.Column("owner", sa.String(length=200), nullable=True),
-        sa.Column("search", sa.Text(), nullable=False),
-        sa.Column("requests_per_minute", sa.Integer(), nullable=True),
-        sa.Column("tokens_per_minute", sa.Integer(), nullable=True),
-        sa.Column("parallel_requests", sa.Integer(), nullable=True),
-        sa.Column("budget_nusd", sa.BigInteger(), nullable=True),
-        sa.Column("budget_period", sa.String(length=10), nullable=True),
-        sa.Column("metadata", sa.JSON(), nullable=False),
-        sa.Column("created_s", sa.Float(), nullable=False),
-        sa.Column("revision", sa.BigInteger(), nullable=False),
-        sa.Column("deleted_s", sa.Float(), nullable=True),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_teams")),
-    )
-    with op.batch_alter_table("teams", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_teams_revision"), ["revision"], unique=False)
-
-    op.create_table(
-        "usage",
-        sa.Column("scope", ordered(205), nullable=False),
-        sa.Column("step_s", sa.Integer(), nullable=False),
-        sa.Column("start_s", sa.BigInteger(), nullable=False),
-        sa.Column("model", ordered(200), nullable=False),
-        sa.Column("policy", ordered(200), nullable=False),
-        sa.Column("requests", sa.BigInteger(), nullable=False),
-        sa.Column("errors", sa.BigInteger(), nullable=False),
-        sa.Column("unpriced", sa.BigInteger(), nullable=False),
-        sa.Column("cost_nusd", sa.BigInteger(), nullable=False),
-        sa.Column("compared_nusd", sa.BigInteger(), nullable=False),
-        sa.Column("baseline_nusd", sa.BigInteger(), nullable=False),
-        sa.Column("prompt_tokens", sa.BigInteger(), nullable=False),
-        sa.Column("completion_tokens", sa.BigInteger(), nullable=False),
-        sa.Column("cached_tokens", sa.BigInteger(), nullable=False),
-        sa.Column("reasoning_tokens", sa.BigInteger(), nullable=False),
-        sa.Column("candidates", sa.BigInteger(), nullable=False),
-        sa.Column("unfamiliar", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint(
-            "scope", "step_s", "start_s", "model", "policy", name=op.f("pk_usage")
-        ),
-        sqlite_with_rowid=False,
-    )
-    with op.batch_alter_table("usage", schema=None) as batch_op:
-        batch_op.create_index("usage_by_time", ["step_s", "start_s"], unique=False)
-
-    op.create_table(
-        "keys",
-        sa.Column("name", ordered(200), nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("hint", sa.String(length=8), nullable=False),
-        sa.Column("previous_digest", sa.String(length=64), nullable=True),
-        sa.Column("previous_until_s", sa.Float(), nullable=True),
-        sa.Column("team", ordered(200), nullable=True),
-        sa.Column("is_admin", sa.Boolean(), nullable=False),
-        sa.Column("expires_s", sa.Float(), nullable=True),
-        sa.Column("revoked_s", sa.Float(), nullable=True),
-        sa.Column("models", sa.JSON(none_as_null=True), nullable=True),
-        sa.Column("policies", sa.JSON(none_as_null=True), nullable=True),
-        sa.Column("owner", sa.String(length=200), nullable=True),
-        sa.Column("search", sa.Text(), nullable=False),
-        sa.Column("requests_per_minute", sa.Integer(), nullable=True),
-        sa.Column("tokens_per_minute", sa.Integer(), nullable=True),
-        sa.Column("parallel_requests", sa.Integer(), nullable=True),
-        sa.Column("budget_nusd", sa.BigInteger(), nullable=True),
-        sa.Column("budget_period", sa.String(length=10), nullable=True),
-        sa.Column("metadata", sa.JSON(), nullable=False),
-        sa.Column("created_s", sa.Float(), nullable=False),
-        sa.Column("revision", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["team"], ["teams.name"], name=op.f("fk_keys_team")),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_keys")),
-        sa.UniqueConstraint("digest", name=op.f("uq_keys_digest")),
-        sa.UniqueConstraint("previous_digest", name=op.f("uq_keys_previous_digest")),
-    )
-    with op.batch_alter_table("keys", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_keys_revision"), ["revision"], unique=False)
-        batch_op.create_index(batch_op.f("ix_keys_team"), ["team"], unique=False)
-    op.bulk_insert(
-        sa.table("state", sa.column("name"), sa.column("value")), [{"name": "revision", "value": 0}]
-    )
+    FIRST.create_all(connection)
+    connection.execute(FIRST.tables["state"].insert().values(name="revision", value=0))
