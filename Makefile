@@ -64,7 +64,7 @@ durations: $(VENV)/.dev
 test-packages: $(VENV)/.dev
 	@$(BIN)/python -m tests.debian
 
-FAST := tests/router_service tests/training/checking tests/training/test_comparison.py tests/training/decisions tests/training/replay
+FAST := tests/router_service tests/training/checking tests/training/decisions tests/training/replay
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
 	$(QUICK) $(PARALLEL) $(FAST)

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from openai import OpenAI
 
+from router_service.artifact import (
+    CANARIES,
+    SHIPPED,
+    Artifact,
+    Manifest,
+    file_hashes,
+    save_manifest,
+)
+from router_service.predictor.model import Classifier, Platt
+from router_service.predictor.packing import Packer
+from router_service.router import Router
 from switchcraft_training.cli import main as train
+from switchcraft_training.config import load_config
+from switchcraft_training.models.export import write_canaries
 from tests.bodies import BODY
-from tests.drills.processes import START_TIMEOUT_S
+from tests.drills.processes import START_TIMEOUT_S, sandbox_gateway
 
 COMMAND = [sys.executable, "-m", "router_service.cli"]
 
@@ -79,3 +95,71 @@ def test_training_commands_ask_for_the_recorded_answers(
         train(command.split())
     assert ended.value.code == 2
     assert "--data is missing, and SWITCHCRAFT_DATA is not set" in capsys.readouterr().err
+
+
+def test_gateway_and_route_command_choose_the_same_arms(tmp_path: Path) -> None:
+    """If it chooses once, the gateway chooses the same arm as `switchcraft route`.
+
+    The requests are the artifact's canary requests, and each gets calls of tools that it offers.
+    """
+    lines = (SHIPPED / CANARIES).read_text().splitlines()
+    bodies = [json.loads(line)["request"] for line in lines]
+    result = subprocess.run(
+        [sys.executable, "-m", "router_service.cli", "route"],
+        input="".join(json.dumps(body) + "\n" for body in bodies).encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    offline = [json.loads(line)["arm"] for line in result.stdout.splitlines()]
+    online = []
+    with (
+        sandbox_gateway(tmp_path) as url,
+        OpenAI(base_url=f"{url}/v1", api_key="not-needed", max_retries=0) as client,
+    ):
+        for body in bodies:
+            answer = client.chat.completions.with_raw_response.create(
+                model="switchcraft:fast", **body
+            )
+            calls = answer.parse().choices[0].message.tool_calls
+            offered = {tool["function"]["name"] for tool in body["tools"]}
+            assert {call.function.name for call in calls} <= offered
+            online.append(answer.headers["x-switchcraft-model"])
+    assert online == offline
+
+
+def shifted(arms: int) -> Platt:
+    """Return a calibration that clearly changes every probability, differently for each arm."""
+    return Platt(slopes=(0.5,) * arms, intercepts=tuple(0.1 * arm for arm in range(arms)))
+
+
+@pytest.fixture
+def calibrated(tmp_path: Path) -> Path:
+    """Write the shipped artifact with a calibration, and its canaries as training writes them."""
+    folder = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
+    manifest = Artifact.load(folder).manifest
+    calibration = shifted(len(manifest.arms))
+    write_canaries(folder, load_config(Path("configs/frontier-2025-12.yaml")), calibration)
+    rewrite(folder, manifest.model_copy(update={"calibration": calibration}))
+    return folder
+
+
+def rewrite(folder: Path, manifest: Manifest) -> None:
+    """Save a manifest with the current hashes of the files."""
+    save_manifest(folder, manifest.model_copy(update={"files": file_hashes(folder)}))
+
+
+def test_training_and_service_use_the_same_probabilities(calibrated: Path) -> None:
+    """Training measures the same calibrated probabilities that the gateway decides with."""
+    router = Router.load(calibrated)
+    artifact = router.artifact
+    conversations = [canary.conversation for canary in artifact.canaries()]
+    packer = Packer(artifact.manifest.packing, artifact.tokenizer)
+    packed = [packer.pack(conversation) for conversation in conversations]
+    arms = len(artifact.manifest.arms)
+    raw = Classifier(artifact.model_path("cpu"), arms=arms).predict(packed)
+    trained = shifted(arms)
+    assert router.predict_batch(conversations) == trained.apply(raw).tolist()
+    assert np.abs(trained.apply(raw) - raw).max() > 0.05
+    decided = router.decide_conversation(conversations[0])
+    assert list(decided.probabilities.values()) == router.predict_batch(conversations[:1])[0]

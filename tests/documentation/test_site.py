@@ -1,4 +1,4 @@
-"""The documentation builds without warnings, its links work on GitHub, and what it names exists."""
+"""The documentation builds without warnings, and what it names, links to and generates exists."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from router_service.settings.values import Settings
 from router_service.telemetry.metrics import Metrics
 from tests.documentation.documents import ROOT, Document, documents
+from tests.documentation.reference import pages
 
 DOCUMENTS = documents()
 
@@ -135,3 +136,9 @@ def test_architecture_names_files_that_exist() -> None:
     assert len(named) > 20
     missing = [name for name in named if not any((root / name).exists() for root in roots)]
     assert not missing
+
+
+@pytest.mark.parametrize("name", pages())
+def test_page_is_up_to_date(name: str) -> None:
+    """The file is the one that `python -m tests.documentation.reference` writes."""
+    assert (ROOT / "docs" / name).read_text() == pages()[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import httpx
@@ -79,18 +78,6 @@ def test_sending_shows_the_answer(page: Page) -> None:
     expect(page.locator("#answer .notice")).to_contain_text("from a sandbox, not from the model")
     sentence = page.locator("#verdict .why").inner_text()
     expect(page.locator("#answer .why")).to_have_text(sentence)
-
-
-@pytest.mark.parametrize("api", ["Chat Completions", "Responses", "Anthropic Messages"])
-def test_each_api_gets_the_same_choice_and_an_answer(page: Page, shipped: Router, api: str) -> None:
-    """An example is routed alike in every API, and its answer's calls are shown."""
-    open_playground(page)
-    decision = shipped.decide_conversation(shown_request(page))
-    page.get_by_label(api).check()
-    page.get_by_role("button", name="Send to model").click()
-    expect(page.locator("#answer .calls")).to_have_text(re.compile(r"^get_weather\(\{.*Oslo"))
-    expect(page.locator("#answer dl")).to_contain_text(decision.arm)
-    assert chosen_arm(page) == decision.arm
 
 
 def test_page_works_with_the_keyboard_only(page: Page) -> None:

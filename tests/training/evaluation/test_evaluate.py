@@ -1,4 +1,4 @@
-"""Evaluation compared with results calculated by hand."""
+"""Evaluation compared with results calculated by hand, and validation of goals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from router_service.core.errors import PolicyError
+from router_service.measurement.goals import find_point, parse_goal
 from router_service.measurement.rules import oracle
 from router_service.measurement.statistics import (
     BOOTSTRAP_BLOCKS,
@@ -17,12 +19,16 @@ from router_service.measurement.statistics import (
 )
 from switchcraft_training.evaluation.breakdowns import routing
 from switchcraft_training.evaluation.evaluate import evaluate
+from switchcraft_training.evaluation.frontier import (
+    validate_goals,
+)
 from switchcraft_training.evaluation.metrics import (
     brier_measure,
     calibration_measure,
     paired_interval,
 )
-from tests.training.evaluation.cases import table_of
+from switchcraft_training.evaluation.report import main_figures
+from tests.training.evaluation.cases import simulated_experiment, table_of
 
 #                     cheap  dear
 CORRECT = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [0, 1]], dtype=float)
@@ -108,3 +114,41 @@ def test_brier_score_and_standard_error_of_calibration_error() -> None:
     measure = calibration_measure(labels, np.full((300, 2), 0.8))
     assert measure.value == pytest.approx(abs(labels.mean() - 0.8))
     assert measure.stderr == pytest.approx(0.5 / np.sqrt(600), rel=0.2)
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_goal_picks_the_same_rule_as_the_gateway() -> None:
+    """The pick on all queries is the one that `core` makes from the artifact's frontier."""
+    made = simulated_experiment()
+    figures = main_figures(made)
+    best = figures.entry(figures.best_single).accuracy
+    for promise in validate_goals(made, ("accuracy=best", "accuracy=best-1@95", "usd_per_1k=2")):
+        goal = parse_goal(promise.goal, param="")
+        assert goal is not None
+        point = find_point(goal, made.figures().frontier, best, param="")
+        assert promise.rule == point.policy
+        assert promise.picked is not None
+        assert promise.picked.accuracy == point.accuracy
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_nested_figures_remove_selection_bias() -> None:
+    """Rules of a router without skill look better on the queries that they were picked on."""
+    gains = []
+    for seed in range(6):
+        (promise,) = validate_goals(
+            simulated_experiment(150, 0.0, seed), ("usd_per_1k=100",), seed=seed
+        )
+        assert promise.picked is not None
+        assert promise.nested is not None
+        gains.append(promise.picked.accuracy.value - promise.nested.accuracy.value)
+    assert np.mean(gains) > 0.01
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_unreachable_goal_has_no_rule_and_no_figures() -> None:
+    """A goal that no rule reaches has no pick and no figures; an invalid goal is an error."""
+    (promise,) = validate_goals(simulated_experiment(), ("accuracy=1",))
+    assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
+    with pytest.raises(PolicyError, match="it is a rule; give a goal"):
+        validate_goals(simulated_experiment(), ("theta=0.5",))

@@ -1,8 +1,11 @@
-"""Trees: equality of the branch and of the runtime's kernel with scikit-learn's."""
+"""Branches: equality with scikit-learn's trees and regression, and the prediction of demand."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +14,32 @@ import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.linear_model import LogisticRegression
 
+from router_service.predictor.packing import Packed
+from router_service.predictor.words import Ids
 from switchcraft_training.config import MAX_FOREST_MB
+from switchcraft_training.data.table import Table
 from switchcraft_training.models.branches import (
+    BUCKETS,
     FEATURE_SHARE,
+    INVERSE_PENALTY,
     MIN_LEAF,
+    PAIR_FACTOR,
     TREES,
     Forest,
+    LexicalBranch,
     fit_forest,
+    fit_lexical,
+    held_out_demand,
     least_leaf_rows,
 )
 from switchcraft_training.models.export import OPSET, use_tree_kernel
+from switchcraft_training.models.optimization import padded
+from tests.training.models.cases import rows_of
 
 Floats = NDArray[np.float32]
 
@@ -125,3 +142,76 @@ def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:
     # What a graph holds: leaf values, their trees and indices, and six numbers for each split.
     size = forest.value.nbytes + leaves * 8 + (nodes - leaves) * (4 + 1 + 5 * 3)
     assert 0.2 * limit_mb < size / 1e6 < limit_mb
+
+
+def queries(n: int, seed: int) -> list[Ids]:
+    """Return rows of token ids, some of which share a bucket."""
+    rng = np.random.default_rng(seed)
+    words = [5, 6, 5 + BUCKETS, 1000, 29_000, 31_000, 60_000, *range(100, 130)]
+    return [tuple(rng.choice(words, rng.integers(1, 15)).tolist()) for _ in range(n)]
+
+
+def labels_of(rows: list[Ids]) -> NDArray[np.float32]:
+    """Return an arm that is correct if a word occurs, and one that is correct if a pair occurs."""
+    word = [1000 in row for row in rows]
+    rng = np.random.default_rng(0)
+    return np.column_stack([word, rng.integers(0, 2, len(rows))]).astype(np.float32)
+
+
+def hashed(rows: list[Ids]) -> csr_matrix:
+    """Count the buckets of words and pairs in plain Python."""
+    counts = np.zeros((len(rows), BUCKETS))
+    for place, row in enumerate(rows):
+        pairs = pairwise(row)
+        met = [word % BUCKETS for word in row]
+        met += [(one * PAIR_FACTOR + other) % BUCKETS for one, other in pairs]
+        for bucket, times in Counter(met).items():
+            counts[place, bucket] = times
+    return csr_matrix(counts)
+
+
+def logits(branch: LexicalBranch, rows: list[Ids]) -> NDArray[np.float32]:
+    """Return the logits of rows that are padded together."""
+    said = branch(*padded([torch.tensor(row) for row in rows], 0))
+    return np.asarray(said.numpy())
+
+
+def test_branch_equals_scikit_learn() -> None:
+    """The branch predicts the same as scikit-learn's transformer and regression."""
+    train, test = queries(400, 1), queries(40, 2)
+    labels = labels_of(train)
+    branch = fit_lexical(train, labels)
+    tfidf = TfidfTransformer(sublinear_tf=True).fit(hashed(train))
+    models = [
+        LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(
+            tfidf.transform(hashed(train)), column
+        )
+        for column in labels.T
+    ]
+    for rows in (train, test):
+        wanted = [model.decision_function(tfidf.transform(hashed(rows))) for model in models]
+        # liblinear stops at a tolerance, and here every row comes twice.
+        np.testing.assert_allclose(logits(branch, rows), np.transpose(wanted), atol=2e-2)
+    right = (logits(branch, test)[:, 0] > 0) == (labels_of(test)[:, 0] == 1)
+    assert right.mean() >= 0.85
+
+
+def asking(n: int, groups: int, seed: int = 0) -> Table:
+    """Return rows whose number of calls is their first feature, in alternating groups."""
+    rng = np.random.default_rng(seed)
+    calls = rng.integers(0, 5, n)
+    packed = [Packed((1, 2), (float(wanted), float(rng.random())), ()) for wanted in calls]
+    data = rows_of(packed, np.zeros((n, 2), dtype=np.float32))
+    return replace(data, expected_calls=calls.astype(np.float64), groups=np.arange(n) % groups)
+
+
+def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:
+    """A row's prediction depends neither on its own calls nor on its group's."""
+    data = asking(120, 30)
+    own, calls = data.groups == 3, data.expected_calls
+    first = held_out_demand(data, 0)
+    second = held_out_demand(replace(data, expected_calls=np.where(own, 4 - calls, calls)), 0)
+    assert first is not None
+    assert second is not None
+    np.testing.assert_array_equal(first[own], second[own])
+    assert not np.allclose(first[~own], second[~own])
