@@ -42,12 +42,14 @@ def small_stream(*, paced: bool) -> Mapping[str, Json]:
     return {"messages": [{"role": "user", "content": content}], "stream": True}
 
 
-def agents(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def agents(
+    requests: Sequence[Mapping[str, Any]], *, are_answered: bool = False
+) -> Iterator[Mapping[str, Any]]:
     """Yield the requests of agents: tools, a growing history, and an answer that is streamed.
 
     Each agent begins with one of the given requests, if that has tools and ends with a user's text.
     Each agent calls a tool `TURNS` times, so its last request has `TURNS` calls and their results.
-    The answers' events are paced.
+    The answers' events are paced; if `are_answered`, the next call is the whole answer.
     """
     fresh = [it for it in requests if it.get("tools") and it["messages"][-1]["role"] == "user"]
     for number, request in enumerate(itertools.cycle(fresh)):
@@ -55,13 +57,15 @@ def agents(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]
         messages = [*request["messages"], ask]
         name = request["tools"][0]["function"]["name"]
         for turn in range(TURNS):
-            yield {**request, "messages": messages, "stream": True}
             call = {"name": name, "arguments": f'{{"page": {turn}}}'}
             id_ = f"call_{number}_{turn}"
             calls = [{"id": id_, "type": "function", "function": call}]
+            answer = {"role": "assistant", "content": None, "tool_calls": calls}
+            expected = {"upstream_answer": answer} if are_answered else {"stream": True}
+            yield {**request, "messages": messages, **expected}
             messages = [
                 *messages,
-                {"role": "assistant", "content": None, "tool_calls": calls},
+                answer,
                 {"role": "tool", "tool_call_id": id_, "content": RESULT},
             ]
 
