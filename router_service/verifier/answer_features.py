@@ -16,7 +16,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations, pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -262,10 +262,10 @@ class Question:
         fits = {}
         for name, function in self._functions.items():
             description = function.get("description")
-            told = topic_stems(
-                description[:MAX_VALUE_CHARACTERS] if isinstance(description, str) else ""
+            called, told = _topics_of_tool(
+                name[:MAX_VALUE_CHARACTERS],
+                description[:MAX_VALUE_CHARACTERS] if isinstance(description, str) else "",
             )
-            called = topic_stems(_SEPARATORS.sub(" ", name))
             topic = self.query_topic
             fits[name] = overlap(called, topic) + overlap(told, topic) + overlap(topic, told)
         return fits
@@ -326,6 +326,12 @@ class Question:
             return 1.0
         said = sum(word[:STEM_CHARS] in self._stems for word in words) / len(words)
         return _PARTLY_GROUNDED * max(said, self._earlier.share_of_text(value))
+
+
+@lru_cache(maxsize=256)
+def _topics_of_tool(name: str, description: str) -> tuple[Stems, Stems]:
+    """Return the topics of a tool's name and description, which an agent's requests repeat."""
+    return topic_stems(_SEPARATORS.sub(" ", name)), topic_stems(description)
 
 
 def _stems_of(text: str) -> Stems:
@@ -985,7 +991,7 @@ class Beliefs(NamedTuple):
     ) -> Beliefs:
         """Return the beliefs for a request's features and probabilities."""
         logits = clipped_logit(probabilities)
-        pool = float(logits.max()), float(logits.mean())
+        pool = float(logits.max()), float(logits.sum() / len(logits))  # `mean` takes 6 us
         return cls(features, probabilities, logits, reliable_logits, pool)
 
 
@@ -1033,7 +1039,7 @@ def candidate_features(beliefs: Beliefs, candidates: Candidates) -> Floats:
     compared = [_SAME_AS_MEAN]
     if len(columns) > 1:
         values = np.array(answers)[:, _COMPARED_PLACES]
-        compared = (values - values.mean(axis=0)).tolist()
+        compared = (values - values.sum(axis=0) / len(values)).tolist()
     logits: list[float] = beliefs.logits.tolist()
     reliable: list[float] = beliefs.reliable_logits.tolist()
     best = max(logits[column] for column in columns)
