@@ -25,7 +25,8 @@ FIRST = sa.MetaData(
 
 def required(kind: Any, names: str, **options: Any) -> list[sa.Column[Any]]:  # noqa: ANN401
     """Return columns of a type that are never NULL, unless the options say so."""
-    return [sa.Column(name, kind, **{"nullable": False, **options}) for name in names.split()]
+    options = {"nullable": False, **options}
+    return [sa.Column(name, kind, **options) for name in names.split()]
 
 
 optional = partial(required, nullable=True)

@@ -75,7 +75,7 @@ def test_report_contains_goals_and_the_chosen_calibration(tmp_path: Path) -> Non
     assert "as many correct answers as the best single model, or 1 point fewer" in page
     assert f"{study.calibration.method} <i>chosen</i>" in page
     sections = json.loads((tmp_path / "report.json").read_text())["sections"]
-    assert len(sections["calibrating"]["trials"]) == 4
+    assert len(sections["calibrating"]["trials"]) == 3
     assert sections["calibrating"]["calibration"]["method"] == study.calibration.method
     assert sections["promises"][0]["goal"] == "accuracy=best-1"
 
