@@ -45,7 +45,7 @@ from router_service.core.resources import (
 from router_service.core.values import request_value
 from router_service.measurement.goals import goal_policy, parse_goal, reach_goals
 from router_service.measurement.held_out import describe_pool, goal_points
-from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability, explore
+from router_service.policies.base import LEAST_PRICE_USD, Policy, by_probability
 from router_service.policies.costs import Price
 from router_service.policies.registry import DEFAULT, choose_once
 from router_service.policies.threshold import Threshold
@@ -646,20 +646,17 @@ def decide_among(
 def explored(decision: Decision, share: float, draw: float) -> Decision:
     """Return the decision with its propensity set, and with a random arm for a share of draws.
 
-    `draw` is uniform in [0, 1). If the random arm fails, the other arms are tried in the policy's
-    order. Requests with unread parts are not explored, because nothing could be learned from them.
+    `draw` is uniform in [0, 1), and the propensities of all arms add up to 1 (epsilon-greedy). If
+    the random arm fails, the other arms are tried in the policy's order. Requests with unread parts
+    are not explored, because nothing could be learned from them.
     """
     if decision.reason is Reason.UNREAD:
         return decision
-    drawn = explore(0, len(decision.ranking), share, draw)
-    arm = decision.ranking[drawn.arm]
-    return replace(
-        decision,
-        arm=arm,
-        reason=decision.reason if drawn.arm == 0 else Reason.EXPLORED,
-        propensity=drawn.propensity,
-        ranking=(arm, *(other for other in decision.ranking if other != arm)),
-    )
+    arms = len(decision.ranking)
+    # A draw below `share` is uniform in [0, share), so it can also select the arm.
+    drawn = min(int(draw / share * arms), arms - 1) if draw < share else 0
+    found = replace(decision, propensity=share / arms + (1 - share) * (drawn == 0))
+    return found.moved(decision.ranking[drawn], Reason.EXPLORED) if drawn else found
 
 
 def choices(decision: Decision, policies: Iterable[Policy]) -> Iterator[Choice]:
