@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from tokenizers import Tokenizer
 
 from router_service.apis.conversation import Conversation, parse_conversation
 from router_service.core.errors import ArtifactError, PolicyError, SwitchcraftError
+from router_service.core.values import Strict
 from router_service.policies.base import Policy
 from router_service.policies.costs import ArmProfile, Price
 from router_service.policies.registry import (
@@ -56,11 +57,7 @@ NO_VERIFIER = (
 """Problem with the policy `verified` if the artifact cannot verify answers."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Measure(_Frozen):
+class Measure(Strict):
     """A measured number with its standard error and its number of queries."""
 
     value: float
@@ -68,7 +65,7 @@ class Measure(_Frozen):
     n: int = Field(ge=1)
 
 
-class VersusBest(_Frozen):
+class VersusBest(Strict):
     """Comparison with the best single model on the same queries.
 
     `difference` is the accuracy minus that of the best single model. `cost_share` is the cost
@@ -81,7 +78,7 @@ class VersusBest(_Frozen):
     cost_share_interval: Interval | None = None
 
 
-class FrontierPoint(_Frozen):
+class FrontierPoint(Strict):
     """Accuracy and cost (USD per query) of a policy on held-out queries.
 
     Intervals come from resampled queries, and may be missing.
@@ -95,7 +92,7 @@ class FrontierPoint(_Frozen):
     versus_best: VersusBest | None = None
 
 
-class Encoder(_Frozen):
+class Encoder(Strict):
     """Name and size of the encoder that the router was fine-tuned from."""
 
     name: str
@@ -104,7 +101,7 @@ class Encoder(_Frozen):
     layers: int = Field(ge=1)
 
 
-class Provenance(_Frozen):
+class Provenance(Strict):
     """Origin of an artifact: everything needed to reproduce it."""
 
     created: str
@@ -115,7 +112,7 @@ class Provenance(_Frozen):
     versions: Mapping[str, str]
 
 
-class Onboarding(_Frozen):
+class Onboarding(Strict):
     """How an arm joined the artifact without retraining, and how uncertain its values are."""
 
     answers: int = Field(
@@ -129,7 +126,7 @@ class Onboarding(_Frozen):
     )
 
 
-class Knowledge(_Frozen):
+class Knowledge(Strict):
     """What an artifact's figures were measured on, and when."""
 
     benchmark: str = Field(description="The queries, such as `BFCL v4, single-turn`.")
@@ -155,7 +152,7 @@ def _month(text: str) -> str:
     return f"{calendar.month_name[int(month)]} {year}"
 
 
-class Manifest(_Frozen):
+class Manifest(Strict):
     """Description of an artifact: everything that affects the model's input or output."""
 
     schema_version: int

@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import Annotated
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from router_service.apis.conversation import Conversation, Json
+from router_service.core.values import Strict
 
 BYTES_PER_TOKEN = 5
 """UTF-8 bytes of text and of the tools' JSON that count as one token of input.
@@ -69,10 +70,8 @@ class Requirements:
     """What the request needs: values of `Feature`, and the title of its API."""
 
 
-class Capabilities(BaseModel):
+class Capabilities(Strict):
     """Known limits of a model. None means unknown. Features not in `unsupported` may work."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     context_window_tokens: Annotated[int, Field(ge=1)] | None = None
     """Longest input."""

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AliasChoices, Field, TypeAdapter
+
+from router_service.core.values import Strict, Tolerant
 
 
 def label_policy(rule: str, name: str | None) -> str:
@@ -19,17 +21,13 @@ def label_policy(rule: str, name: str | None) -> str:
     return rule if name is None else f"{name} ({rule})"
 
 
-class StoredRecord(BaseModel):
+class StoredRecord(Tolerant):
     """A value that a store keeps under an id for a limited time."""
 
     kind: ClassVar[str]
     """Name of this kind of record in the store's keys and in error messages."""
     max_mean_bytes: ClassVar[int] = 1024
     """Largest mean size of these records in memory. They have names, which clients may choose."""
-
-    # Unknown fields are ignored, because replicas of two versions may share a store, and another
-    # version may read the log.
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
 
@@ -58,19 +56,15 @@ class Storable(Protocol):
         """Return the record as JSON."""
 
 
-class LoggedCall(BaseModel):
+class LoggedCall(Strict):
     """A tool call with its arguments decoded."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     arguments: Mapping[str, Any]
 
 
-class AnswerContent(BaseModel):
+class AnswerContent(Tolerant):
     """The content of an answer."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     calls: tuple[LoggedCall, ...] | None = None
     """The answer's tool calls; None if they could not be read, or if there was no answer."""
@@ -78,11 +72,8 @@ class AnswerContent(BaseModel):
     """The answer's text, if any."""
 
 
-class CandidateRecord(BaseModel):
+class CandidateRecord(Tolerant):
     """One candidate answer of a verified request, and its outcome."""
-
-    # Unknown fields are ignored for the same reason as in `StoredRecord`.
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     arm: str
     model: str
@@ -132,14 +123,11 @@ class StopReason(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-class VerificationStop(BaseModel):
+class VerificationStop(Tolerant):
     """Why the verification stopped, and what asking the best remaining arm would have meant.
 
     Without such an arm, and if its gain could not be estimated, the other fields are None.
     """
-
-    # Unknown fields are ignored for the same reason as in `StoredRecord`.
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     reason: StopReason
     arm: str | None = None
@@ -149,13 +137,11 @@ class VerificationStop(BaseModel):
     expected_cost_usd: float | None = None
 
 
-class BudgetChange(BaseModel):
+class BudgetChange(Tolerant):
     """How a budget that runs out has changed a request's policy.
 
     Accuracies and costs are those of measured queries; None if the policy was not measured.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     subject: str
     """The budget, as `key:NAME` or `team:NAME`."""
@@ -316,9 +302,7 @@ class LoggedDecision(DecisionRecord):
     content: Content | None = None
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
+class _Line(Tolerant):
     created: float
     """When the line was written, in Unix seconds."""
 

@@ -18,9 +18,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from router_service.core.errors import PublicationError
+from router_service.core.values import Tolerant
 
 MAX_POINTER_BYTES = 64 * 1024
 """Longest pointer that is read. Real ones have about 1 KB."""
@@ -35,12 +36,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _PointerModel(BaseModel):
-    # Publishers and gateways of two versions share a pointer, so unknown fields are ignored.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Release(_PointerModel):
+class Release(Tolerant):
     """A published artifact: its directory, and the hash of its manifest.
 
     The manifest contains the hashes of all other files, so its hash covers the whole directory.
@@ -75,7 +71,7 @@ class Release(_PointerModel):
         return beside / self.path
 
 
-class Canary(_PointerModel):
+class Canary(Tolerant):
     """A release that decides for a share of the conversations, and its limits.
 
     The release is withdrawn if it exceeds a limit after at least `min_requests` requests.
@@ -91,7 +87,7 @@ class Canary(_PointerModel):
     min_requests: Annotated[int, Field(ge=1, le=2**53)] = 200
 
 
-class Publication(_PointerModel):
+class Publication(Tolerant):
     """The pointer: the stable release, and optionally a canary release."""
 
     schema_version: Literal[1] = 1

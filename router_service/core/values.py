@@ -1,10 +1,12 @@
-"""The decorator of the values that every request creates."""
+"""Bases of values: a decorator for those that every request creates, and pydantic models."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ConfigDict
 
 T = TypeVar("T")
 
@@ -22,4 +24,19 @@ else:
         return dataclasses.dataclass(slots=slots, unsafe_hash=frozen)
 
 
-__all__ = ["request_value"]
+class Strict(BaseModel):
+    """A value that never changes, and in which an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tolerant(BaseModel):
+    """A value that never changes, and in which unknown fields are ignored.
+
+    Processes of two versions share such values, for example in a store or a log.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+__all__ = ["Strict", "Tolerant", "request_value"]

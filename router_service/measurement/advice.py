@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from router_service.artifact import Artifact, FrontierPoint, Manifest, Measure
 from router_service.core.errors import ArtifactError, ConfigError
 from router_service.core.resources import return_freed
+from router_service.core.values import Strict
 from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
@@ -57,11 +58,7 @@ Kind = Literal["once", "verified"]
 _KINDS: tuple[Kind, ...] = ("once", "verified")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PoolFigures(_Frozen):
+class PoolFigures(Strict):
     """The measured results of one pool of models with one rule."""
 
     arms: tuple[str, ...]
@@ -71,7 +68,7 @@ class PoolFigures(_Frozen):
     )
 
 
-class Recommendation(_Frozen):
+class Recommendation(Strict):
     """The pool and the rule to use for a number of models."""
 
     kind: Kind
@@ -82,7 +79,7 @@ class Recommendation(_Frozen):
     )
 
 
-class Advice(_Frozen):
+class Advice(Strict):
     """Pools of the available models: the efficient ones, and one to use for each size."""
 
     artifact: str

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from router_service.artifact import ARTIFACTS, Interval
 from router_service.core.errors import ArtifactError
+from router_service.core.values import Strict
 from router_service.policies.costs import Price
 
 TaskKind = Literal["coding", "mcp", "service", "research"]
@@ -33,11 +34,7 @@ assumption about coding agents whose prompts are cached: the sources have no cou
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MeasuredModel(_Frozen):
+class MeasuredModel(Strict):
     """What one model reached on one benchmark with one harness."""
 
     model: str
@@ -53,7 +50,7 @@ class MeasuredModel(_Frozen):
     source: str
 
 
-class AgentTaskTable(_Frozen):
+class AgentTaskTable(Strict):
     """Figures of models, and the other names by which these models are called."""
 
     names: Mapping[str, tuple[str, ...]]
@@ -75,7 +72,7 @@ class TaskCandidate:
     """Its accuracy on the router's held-out queries, if it was measured there."""
 
 
-class TaskFigures(_Frozen):
+class TaskFigures(Strict):
     """What a model of the pool reached, at the pool's prices."""
 
     model: str
@@ -87,7 +84,7 @@ class TaskFigures(_Frozen):
     source: str = Field(description="Benchmark, harness, date and origin.")
 
 
-class TaskAdvice(_Frozen):
+class TaskAdvice(Strict):
     """Which model of a pool to use for a kind of task."""
 
     task: TaskKind

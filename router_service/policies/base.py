@@ -11,10 +11,10 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from router_service.core.errors import PolicyError
 from router_service.core.reasons import Reason
+from router_service.core.values import Strict
 
 DRIFT_TOLERANCE = 1e-9
 """Tolerance for rounding: an arm whose probability is exactly `p_max - delta` must pass."""
@@ -42,13 +42,11 @@ class Unit(StrEnum):
     USD = "usd"
 
 
-class Control(BaseModel):
+class Control(Strict):
     """What people see of a policy where they can choose its number, as on the page.
 
     The page has one step for each value that was measured (`Policy.measured_values`).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rule: str
     """The policy's name, as in `theta=0.5`."""

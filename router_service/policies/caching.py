@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from router_service.apis.usage import Usage
 from router_service.core.decision_record import StoredRecord
 from router_service.core.reasons import Reason
+from router_service.core.values import Strict, Tolerant
 from router_service.policies.base import Selection
 from router_service.policies.costs import Price
 
@@ -27,10 +28,8 @@ MAX_WARM_ARMS = 8
 """Number of arms whose caches are kept, for each conversation."""
 
 
-class CacheRule(BaseModel):
+class CacheRule(Strict):
     """When a provider reads a prompt's prefix from its cache. `Price` has the prices."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lifetime_s: float
     """Time after the last use for which a prefix certainly stays cached."""
@@ -118,10 +117,8 @@ class ArmTerms:
         return self.price.cost_of(usage, self.seconds)
 
 
-class WarmPrefix(BaseModel):
+class WarmPrefix(Tolerant):
     """The prefix of a conversation that an arm's provider has cached."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     tokens: int
     used_at_s: float

@@ -10,9 +10,10 @@ from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from router_service.apis.usage import Usage
+from router_service.core.values import Strict
 
 TOKENS_PER_MTOK = 1_000_000
 SECONDS_PER_HOUR = 3_600
@@ -21,15 +22,13 @@ Number = TypeVar("Number", float, NDArray[np.float64])
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Price(BaseModel):
+class Price(Strict):
     """Price of a model: USD per million tokens, USD per hour of its machine, or both added up.
 
     A missing price is unknown and never 0. Both token prices, the hourly price, or all three are
     required. Cached input and cache writes without their own price cost as much as other
     input. Reasoning without its own price costs as much as other output.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input_usd_per_mtok: NonNegative | None = None
     output_usd_per_mtok: NonNegative | None = None
@@ -102,24 +101,20 @@ class Price(BaseModel):
         return tokens_usd / TOKENS_PER_MTOK + time_usd / SECONDS_PER_HOUR
 
 
-class LongPromptPrice(BaseModel):
+class LongPromptPrice(Strict):
     """Price of all tokens of a request with more than `above_prompt_tokens` prompt tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     above_prompt_tokens: int = Field(ge=1)
     price: Price
 
 
-class ArmProfile(BaseModel):
+class ArmProfile(Strict):
     """Usage and cost of an arm on the training queries (paper, appendix on the cost model).
 
     `input_tokens` and `output_tokens` are means over the queries, as the arm's provider counts
     them, and `seconds` is the mean duration. A value is 0 if it was not measured and has no price.
     Together with the price they give the mean profiled cost, including the effect of long answers.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input_tokens: NonNegative
     output_tokens: NonNegative

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from router_service.core.values import Strict
 from router_service.policies.costs import NonNegative
 from router_service.predictor.model import Floats, Number, Probability
 
@@ -26,14 +27,12 @@ ROUTE = "route"
 """Unfamiliar requests get the policy that others get."""
 
 
-class FamiliaritySpec(BaseModel):
+class FamiliaritySpec(Strict):
     """A distance to the training queries, and the distances of held-out queries with unseen tools.
 
     It is the Mahalanobis distance of the logarithms of some sizes to their `mean`, in units of
     `scale`; `precision` is the inverse of their correlations.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sizes: tuple[tuple[str, ...], ...] = Field(
         min_length=1, description="What is compared: each is the sum of some structural features."

@@ -19,10 +19,11 @@ from typing import Annotated, Literal
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from router_service.core.errors import ArtifactError
 from router_service.core.resources import return_freed
+from router_service.core.values import Strict
 from router_service.policies.costs import NonNegative
 from router_service.predictor.packing import Packed
 
@@ -34,11 +35,7 @@ NEAREST = 1e-6
 """Raw probabilities are clipped to keep this distance from 0 and 1, where logits are infinite."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class IdentityCalibration(_Frozen):
+class IdentityCalibration(Strict):
     """No calibration: the graph's output is the probability."""
 
     method: Literal["identity"] = "identity"
@@ -53,7 +50,7 @@ class IdentityCalibration(_Frozen):
         return probabilities
 
 
-class Temperature(_Frozen):
+class Temperature(Strict):
     """Temperature scaling: all logits are divided by one number (Guo et al., 2017, section 4.2).
 
     arXiv 1706.04599.
@@ -72,7 +69,7 @@ class Temperature(_Frozen):
         return sigmoid(logit(probabilities) / self.temperature)
 
 
-class Platt(_Frozen):
+class Platt(Strict):
     """Platt scaling: a linear map of each arm's logit that does not fall (Platt, 1999)."""
 
     method: Literal["platt"] = "platt"

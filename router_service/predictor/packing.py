@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from tokenizers import Tokenizer
 
 from router_service.apis.conversation import Conversation, Role, SchemaSummary, ToolSpec, Turn
 from router_service.core.resources import Cache
-from router_service.core.values import request_value
+from router_service.core.values import Strict, request_value
 from router_service.predictor.features import FEATURES, extract, most_relevant_first
 from router_service.predictor.words import Ids, WordTokenizer, tokenizes_words_separately
 
@@ -50,10 +50,8 @@ class TemplateSlot(StrEnum):
     OTHER_TURNS = "other_turns"
 
 
-class PackingSpec(BaseModel):
+class PackingSpec(Strict):
     """Layout of the encoder's input; part of the manifest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     budget_tokens: int = Field(512, ge=16, description="The encoder's window.")
     tool_budget_tokens: int = Field(100, ge=0, description="Cap on all tool signatures together.")

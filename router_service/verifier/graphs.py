@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from router_service.apis.conversation import Conversation
 from router_service.core.resources import Cache
-from router_service.core.values import request_value
+from router_service.core.values import Strict, request_value
 from router_service.predictor.model import IDENTITY, Calibration, Floats, Graph, Probability
 from router_service.verifier.answer_features import (
     CANDIDATE_FEATURES,
@@ -43,10 +43,8 @@ MAX_LETTERS = 2_000
 """Letters of a text that tell its script."""
 
 
-class MeasuredRequests(BaseModel):
+class MeasuredRequests(Strict):
     """Limits of the requests with which a verifier was measured; all others are far off."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tools: int = Field(ge=0, description="The most tools that a measured request has offered.")
     scripts: tuple[str, ...] = Field(
@@ -77,7 +75,7 @@ def script_of(text: str) -> str | None:
     return scripts.most_common(1)[0][0] if scripts else None
 
 
-class UnfamiliarGraphs(BaseModel):
+class UnfamiliarGraphs(Strict):
     """The graphs of a verifier that judge the answers to unfamiliar requests.
 
     They have learned from queries in the context that agents send: system prompts, further tools
@@ -85,8 +83,6 @@ class UnfamiliarGraphs(BaseModel):
     the router's probabilities, because a router that has not learned from such context is wrong
     about it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     graph: str = Field(description="File of the graph, as for all other requests.")
     gain_graph: str = Field(description="File of the gain graph, as for all other requests.")
@@ -101,10 +97,8 @@ class UnfamiliarGraphs(BaseModel):
     )
 
 
-class VerifierSpec(BaseModel):
+class VerifierSpec(Strict):
     """Description of an artifact's verifier: its graphs, their inputs, and its operating point."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     graph: str = Field(
         description="File of the graph that estimates whether candidates are correct."
