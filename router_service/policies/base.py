@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ PRICE_DOMAIN = "PRICE in USD"
 
 Floats = NDArray[np.float64]
 Columns = NDArray[np.int64]
+Probability = TypeVar("Probability", float, Floats)
 
 
 class Unit(StrEnum):
@@ -184,6 +185,55 @@ class Policy(Rule):
         return ()
 
 
+class FloorPolicy(Policy):
+    """A policy that chooses the cheapest arm above a floor, or else the most probable arm.
+
+    Its first reason is that of an arm above the floor, and its last one that of any other arm.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def floor(self, highest: Probability) -> Probability | float:
+        """Return the probability that an arm must reach; `highest` is that of the best arm."""
+
+    def choose(self, probabilities: Sequence[float], costs_usd: Sequence[float]) -> Selection:
+        """Choose the cheapest arm above the floor, or the most probable one."""
+        best = most_probable(probabilities, costs_usd)
+        floor = self.floor(probabilities[best])
+        passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
+        if not passing:
+            return Selection(best, self.reasons[-1])
+        arm = min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
+        return Selection(arm, self.reasons[0])
+
+    def choose_rows(self, probabilities: Floats, costs_usd: Floats) -> Columns:
+        """Return the arm that `choose` chooses for each row."""
+        check_rows(probabilities)
+        passes = probabilities >= self.floor(probabilities.max(axis=1, keepdims=True))
+        likely = np.lexsort((costs_usd, -probabilities))[:, 0]
+        cheapest = np.lexsort((-probabilities, np.where(passes, costs_usd, np.inf)))[:, 0]
+        return np.where(passes.any(axis=1), cheapest, likely)
+
+    def ranking(
+        self, probabilities: Sequence[float], costs_usd: Sequence[float]
+    ) -> tuple[int, ...]:
+        """Return the arms as `choose` chooses them among those that remain."""
+        likely = by_probability(probabilities, costs_usd)
+        order = []
+        while likely:
+            chosen = likely[0]
+            floor = self.floor(probabilities[chosen])
+            for arm in likely:
+                if probabilities[arm] < floor:
+                    break
+                if costs_usd[arm] < costs_usd[chosen]:
+                    chosen = arm
+            likely.remove(chosen)
+            order.append(chosen)
+        return tuple(order)
+
+
 def most_probable(probabilities: Sequence[float], costs_usd: Sequence[float]) -> int:
     """Return the arm with the highest probability; of equal ones the cheapest, then the first.
 
@@ -201,33 +251,10 @@ def by_probability(probabilities: Sequence[float], costs_usd: Sequence[float]) -
     return arms
 
 
-def cheapest_above(
-    floor: float, probabilities: Sequence[float], costs_usd: Sequence[float]
-) -> int | None:
-    """Return the cheapest arm whose probability reaches `floor`, or None if none does."""
-    passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
-    if not passing:
-        return None
-    return min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
-
-
 def check_rows(probabilities: Floats) -> None:
     """Raise ValueError if there are no arms or a probability is not a number, (rows, arms)."""
     if not probabilities.shape[1] or np.isnan(probabilities).any():
         raise ValueError("needs a probability for every arm, without NaN")
-
-
-def cheapest_of_rows(
-    passes: NDArray[np.bool_], probabilities: Floats, costs_usd: Floats
-) -> Columns:
-    """Return each row's cheapest arm that passes, or its most probable arm if none does, (rows,).
-
-    All arrays are (rows, arms).
-    """
-    likely = np.lexsort((costs_usd, -probabilities))[:, 0]
-    passing_costs_usd = np.where(passes, costs_usd, np.inf)
-    cheapest = np.lexsort((-probabilities, passing_costs_usd))[:, 0]
-    return np.where(passes.any(axis=1), cheapest, likely)
 
 
 def read_share(text: str, *, param: str) -> float:

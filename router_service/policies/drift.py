@@ -11,17 +11,12 @@ from router_service.policies.base import (
     DRIFT_TOLERANCE,
     SHARE_DOMAIN,
     ChoiceFacts,
-    Columns,
     Control,
     Floats,
+    FloorPolicy,
     Policy,
-    Selection,
+    Probability,
     Unit,
-    by_probability,
-    cheapest_above,
-    cheapest_of_rows,
-    check_rows,
-    most_probable,
     read_share,
 )
 
@@ -34,7 +29,7 @@ choices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drift(Policy):
+class Drift(FloorPolicy):
     """Policy: the cheapest arm within delta of the highest probability."""
 
     delta: float
@@ -64,38 +59,9 @@ class Drift(Policy):
     def __str__(self) -> str:
         return f"drift={self.delta:g}"
 
-    def choose(self, probabilities: Sequence[float], costs_usd: Sequence[float]) -> Selection:
-        """Choose the cheapest arm within delta of the most probable one."""
-        best = most_probable(probabilities, costs_usd)
-        floor = probabilities[best] - self.delta - DRIFT_TOLERANCE
-        cheapest = cheapest_above(floor, probabilities, costs_usd)
-        assert cheapest is not None  # noqa: S101 - for types; the most probable arm passes
-        return Selection(cheapest, Reason.DRIFT)
-
-    def choose_rows(self, probabilities: Floats, costs_usd: Floats) -> Columns:
-        """Return the arm that `choose` chooses for each row."""
-        check_rows(probabilities)
-        highest = probabilities.max(axis=1, keepdims=True)
-        passes = probabilities >= highest - self.delta - DRIFT_TOLERANCE
-        return cheapest_of_rows(passes, probabilities, costs_usd)
-
-    def ranking(
-        self, probabilities: Sequence[float], costs_usd: Sequence[float]
-    ) -> tuple[int, ...]:
-        """Return the arms as `choose` chooses them among those that remain."""
-        likely = by_probability(probabilities, costs_usd)
-        order = []
-        while likely:
-            chosen = likely[0]
-            floor = probabilities[chosen] - self.delta - DRIFT_TOLERANCE
-            for arm in likely:
-                if probabilities[arm] < floor:
-                    break
-                if costs_usd[arm] < costs_usd[chosen]:
-                    chosen = arm
-            likely.remove(chosen)
-            order.append(chosen)
-        return tuple(order)
+    def floor(self, highest: Probability) -> Probability:
+        """Return the highest probability minus delta."""
+        return highest - self.delta - DRIFT_TOLERANCE
 
     def least_probability(self, probabilities: Sequence[float]) -> float:
         """Return the highest probability minus delta."""

@@ -10,17 +10,12 @@ from router_service.core.reasons import Reason
 from router_service.policies.base import (
     SHARE_DOMAIN,
     ChoiceFacts,
-    Columns,
     Control,
     Floats,
+    FloorPolicy,
     Policy,
-    Selection,
+    Probability,
     Unit,
-    by_probability,
-    cheapest_above,
-    cheapest_of_rows,
-    check_rows,
-    most_probable,
     read_share,
 )
 
@@ -33,7 +28,7 @@ choices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold(Policy):
+class Threshold(FloorPolicy):
     """Policy: the cheapest arm with probability >= theta, or else the most probable arm."""
 
     theta: float
@@ -62,27 +57,9 @@ class Threshold(Policy):
     def __str__(self) -> str:
         return f"theta={self.theta:g}"
 
-    def choose(self, probabilities: Sequence[float], costs_usd: Sequence[float]) -> Selection:
-        """Choose the cheapest arm above the threshold, or the most probable one."""
-        best = most_probable(probabilities, costs_usd)
-        cheapest = cheapest_above(self.theta, probabilities, costs_usd)
-        if cheapest is None:
-            return Selection(best, Reason.ARGMAX)
-        return Selection(cheapest, Reason.THRESHOLD)
-
-    def choose_rows(self, probabilities: Floats, costs_usd: Floats) -> Columns:
-        """Return the arm that `choose` chooses for each row."""
-        check_rows(probabilities)
-        return cheapest_of_rows(probabilities >= self.theta, probabilities, costs_usd)
-
-    def ranking(
-        self, probabilities: Sequence[float], costs_usd: Sequence[float]
-    ) -> tuple[int, ...]:
-        """Return the arms above the threshold by rising cost, then the others by probability."""
-        likely = by_probability(probabilities, costs_usd)
-        passing = [arm for arm in likely if probabilities[arm] >= self.theta]
-        passing.sort(key=lambda arm: costs_usd[arm])
-        return (*passing, *likely[len(passing) :])
+    def floor(self, highest: Probability) -> Probability | float:
+        """Return the threshold."""
+        return self.theta
 
     def least_probability(self, probabilities: Sequence[float]) -> float:
         """Return the threshold."""
