@@ -73,14 +73,11 @@ MAX_CACHED_CHARACTERS = 200
 
 def canonical(text: str) -> str:
     """Return a text's canonical form, which is equal for all spellings of the same value."""
-    return _cached(text) if len(text) <= MAX_CACHED_CHARACTERS else _canonical(text)
+    is_short = len(text) <= MAX_CACHED_CHARACTERS
+    return _canonical(text) if is_short else _canonical.__wrapped__(text)
 
 
 @lru_cache(maxsize=1 << 14)
-def _cached(text: str) -> str:
-    return _canonical(text)
-
-
 def _canonical(text: str) -> str:
     plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).replace("\u2212", "-")
     folded = plain.casefold().strip()

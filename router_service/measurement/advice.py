@@ -226,7 +226,9 @@ def advise(
         queries=len(is_searched),
         searched=int(is_searched.sum()),
         pools=len({trial.columns for trial in trials}),
-        efficient=tuple(sorted(efficient, key=_by_size)),
+        efficient=tuple(
+            sorted(efficient, key=lambda e: (e.kind, len(e.arms), e.point.cost_usd.value))
+        ),
         recommended=tuple(
             Recommendation(
                 kind=kind,
@@ -302,10 +304,6 @@ def arms_of(artifact: Artifact, names: Iterable[str]) -> tuple[str, ...]:
         )
         raise ConfigError(manifest.name, unknown[0], problem)
     return tuple(dict.fromkeys(known[name] for name in names))
-
-
-def _by_size(figures: PoolFigures) -> tuple[bool, int, float]:
-    return figures.kind == "verified", len(figures.arms), figures.point.cost_usd.value
 
 
 def _is_searched(folds: Columns) -> Flags:

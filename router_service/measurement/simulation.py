@@ -295,7 +295,9 @@ class Simulation:
                     costs=costs,
                     askable=askable,
                     candidates=in_hand,
-                    p_correct=self.judged.judge(rows, columns[in_hand]) if step else _none(rows),
+                    p_correct=self.judged.judge(rows, columns[in_hand])
+                    if step
+                    else np.empty((len(rows), 0)),
                     is_same=self.judged.same(rows, columns[in_hand]),
                 )
                 chosen = model.choose_arms(state, floor=floor).asked
@@ -313,7 +315,3 @@ class Simulation:
                 if step < size:
                     asked[members[open_], step] = chosen[~is_done]
         return VerifiedAnswers(asked, accepted, judged)
-
-
-def _none(rows: Columns) -> Floats:
-    return np.empty((len(rows), 0))

@@ -98,10 +98,10 @@ Method = Literal["identity", "temperature", "platt"]
 IDENTITY = IdentityCalibration()
 
 
-def logit(probabilities: Floats) -> Floats:
-    """Return the log-odds of probabilities, finite even for 0 and 1."""
+def logit(probabilities: Floats, nearest: float = NEAREST) -> Floats:
+    """Return the log-odds of probabilities that keep the distance `nearest` from 0 and 1."""
     # For a few numbers, `np.clip` takes 10 us, and these two functions 2 us.
-    inside = np.minimum(np.maximum(probabilities, NEAREST), 1 - NEAREST)
+    inside = np.minimum(np.maximum(probabilities, nearest), 1 - nearest)
     odds: Floats = np.log(inside) - np.log1p(-inside)
     return odds
 

@@ -32,10 +32,11 @@ from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
 from router_service.checker.toolbox import Call, Toolbox, read_function, same_calls
 from router_service.core.errors import SchemaError
 from router_service.core.values import request_value
-from router_service.predictor.model import Floats
+from router_service.predictor.model import Floats, logit
 from router_service.predictor.text_features import STEM_CHARS, WORD, Stems, overlap, topic_stems
 from router_service.verifier.grounding import (
     MAX_COMPUTED,
+    MAX_VALUE_CHARACTERS,
     PASSAGE_CHARACTERS,
     Earlier,
     Line,
@@ -75,9 +76,6 @@ answer that exceeds one of them counts as unreadable."""
 
 MAX_LOOP_CALLS = 200
 """Earlier calls of a tool loop that are read, from its end."""
-
-MAX_VALUE_CHARACTERS = 2_000
-"""Characters of a string that are looked up in the conversation."""
 
 MAX_NAMED_ARGUMENTS = 8
 MAX_NAME_CHARACTERS = 100
@@ -371,22 +369,27 @@ def read_answer(question: Question, calls: Sequence[Call] | None) -> CandidateAn
     """Return an answer with its features; `calls` is None if they could not be decoded."""
     leaves = 0 if calls is None else _count_leaves(calls)
     read = None if calls is None or leaves is None else tuple(calls)
-    made = read or ()
+    features = map(float, _features_of(question, read).values())
+    return CandidateAnswer(read, tuple(features), leaves or 0)
+
+
+def _features_of(question: Question, calls: tuple[Call, ...] | None) -> dict[str, float]:
+    made = calls or ()
     names = [question.toolbox.name(call.name) for call in made]
-    features: dict[str, float] = {
-        "is_unreadable": read is None,
+    written = [(name, call.arguments) for name, call in zip(names, made, strict=True)]
+    return {
+        "is_unreadable": calls is None,
         "calls": len(made),
         "unknown_tools": sum(name not in question.fits for name in names),
         "tools_called": len(set(names)),
         "calls_of_one_tool": max(Counter(names).values(), default=0),
-        "repeated_calls": _count_repeated(names, made),
+        "repeated_calls": sum(each in written[:place] for place, each in enumerate(written)),
         **_argument_features(question, names, made),
         **_match_features(question, names),
         **_source_features(question, names, made),
         **_progress_features(question, names, made),
         **_form_features(question, names, made),
     }
-    return CandidateAnswer(read, tuple(map(float, features.values())), leaves or 0)
 
 
 def _progress_features(
@@ -505,12 +508,6 @@ def _argument_features(
         "names_unused": is_call and sum(not name & stems for name in question.names),
         "topic_used": overlap(question.query_topic, stems | _stems_of(" ".join(names))),
     }
-
-
-def _count_repeated(names: Sequence[str], calls: Sequence[Call]) -> int:
-    """Return the number of calls that repeat an earlier one exactly."""
-    seen = [(name, call.arguments) for name, call in zip(names, calls, strict=True)]
-    return sum(each in seen[:place] for place, each in enumerate(seen))
 
 
 _COUNTED_AS = {
@@ -842,14 +839,11 @@ class _Written(NamedTuple):
             fits = []
         known = [each for each in fits if each is not None]
         return cls(
-            is_verbatim=bool(leaves) and all(_is_verbatim(question, leaf) for leaf in leaves),
+            is_verbatim=bool(leaves)
+            and all(leaf[:MAX_VALUE_CHARACTERS].lower() in question.query_lower for leaf in leaves),
             form=0 if not known else 1 if all(known) else -1,
             characters=sum(map(len, leaves)) if leaves else len(str(value)),
         )
-
-
-def _is_verbatim(question: Question, text: str) -> bool:
-    return text[:MAX_VALUE_CHARACTERS].lower() in question.query_lower
 
 
 def _pair_calls(
@@ -881,29 +875,24 @@ def _pair_calls(
 
 def _equal_arguments(call: Call, other: Call, schema: Schema) -> frozenset[str]:
     """Return the arguments that two calls of a tool share, with equal values."""
-    equal = set()
-    for key, value in call.arguments.items():
-        if key in other.arguments and _is_equal(value, other.arguments[key], schema, key):
-            equal.add(key)
-    return frozenset(equal)
+    made, others = call.arguments, other.arguments
+    shared = [key for key in made if key in others]
+    return frozenset([k for k in shared if _is_equal(made[k], others[k], schema, k)])
 
 
 def _is_equal(value: Json, other: Json, schema: Schema, key: str) -> bool:
     """Return whether two values of a tool's argument are equal, by its schema if possible."""
     if type(value) is type(other) and value == other:
         return True
-    if isinstance(value, (list, dict)) and len(_json(value)) > MAX_VALUE_CHARACTERS:
-        return False
+    if isinstance(value, (list, dict)):
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        if len(text.encode()) > MAX_VALUE_CHARACTERS:
+            return False
     try:
         inner = schema.key(key)
         return _COMPARER.is_equal(value, other, inner) or _COMPARER.is_equal(other, value, inner)
     except (SchemaError, RecursionError):
         return False
-
-
-def _json(value: Json) -> bytes:
-    """Return a value as JSON; orjson cannot write integers beyond 64 bits."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _sorted_json(value: Json) -> str:
@@ -1098,9 +1087,7 @@ RELATION_FEATURES = (
 
 def clipped_logit(probabilities: Floats) -> Floats:
     """Return log-odds between -7 and 7, so that no single arm outweighs all others."""
-    inside = np.minimum(np.maximum(probabilities, 0.001), 0.999)  # faster than `np.clip`
-    odds: Floats = np.log(inside) - np.log1p(-inside)
-    return odds
+    return logit(probabilities, nearest=0.001)
 
 
 def _weight(logits: Sequence[float], column: int) -> float:
@@ -1124,20 +1111,7 @@ def _strongest_group(
     return best
 
 
-_EMPTY_QUESTION = Question(Conversation(turns=()), ())
-_ANSWER_FEATURES = (
-    "is_unreadable",
-    "calls",
-    "unknown_tools",
-    "tools_called",
-    "calls_of_one_tool",
-    "repeated_calls",
-    *_argument_features(_EMPTY_QUESTION, (), ()),
-    *_match_features(_EMPTY_QUESTION, ()),
-    *_source_features(_EMPTY_QUESTION, (), ()),
-    *_progress_features(_EMPTY_QUESTION, (), ()),
-    *_form_features(_EMPTY_QUESTION, (), ()),
-)
+_ANSWER_FEATURES = tuple(_features_of(Question(Conversation(turns=()), ()), ()))
 _COMPARED_PLACES = [_ANSWER_FEATURES.index(name) for name in _COMPARED_WITH_OTHERS]
 _SAME_AS_MEAN = [0.0] * len(_COMPARED_PLACES)
 """How a single candidate compares with the mean of all candidates."""
