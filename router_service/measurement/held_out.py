@@ -104,22 +104,6 @@ class HeldOut:
         folds = arrays.pop("folds").astype(np.int64)
         return cls(folds=folds, **{name: each.astype(np.float64) for name, each in arrays.items()})
 
-    def add_judgements(
-        self, directory: Path, judged: JudgedAnswers, correct: Floats, folds: NDArray[np.int64]
-    ) -> bool:
-        """Write the file with the judgements of a verifier, if they are of the same queries.
-
-        `correct`, (judged queries, arms), and `folds`, (judged queries,), identify the queries.
-        Returns whether they are the same.
-        """
-        rows = sample_rows(len(folds))
-        if not (
-            np.array_equal(self.correct, correct[rows]) and np.array_equal(self.folds, folds[rows])
-        ):
-            return False
-        self.write(directory, judged.take(rows))
-        return True
-
     def select_arms(self, columns: Sequence[int]) -> HeldOut:
         """Return the predictions and answers of the arms in these columns, in this order."""
         places = list(columns)

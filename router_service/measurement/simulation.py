@@ -7,7 +7,7 @@ query, and no answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations
@@ -71,22 +71,6 @@ class VerifiedAnswers:
     accepted: Columns
     judged: Floats
 
-    @classmethod
-    def of(cls, decided: Iterable[tuple[Sequence[int], int]]) -> VerifiedAnswers:
-        """Return the answers of a rule without judgements: what it asks and accepts, by query."""
-        pairs = list(decided)
-        most = max((len(arms) for arms, _ in pairs), default=0)
-        asked = np.full((len(pairs), most), NO_ARM)
-        for row, (arms, _) in enumerate(pairs):
-            asked[row, : len(arms)] = arms
-        accepted = np.array([arm for _, arm in pairs], dtype=np.int64)
-        return cls(asked, accepted, np.full((len(pairs), 0, most), np.nan))
-
-    def decided(self, query: int) -> tuple[tuple[int, ...], int]:
-        """Return the arms that were asked for a query, and the one whose answer was accepted."""
-        arms = self.asked[query, : self.counts[query]].tolist()
-        return tuple(arms), int(self.accepted[query])
-
     @property
     def is_asked(self) -> Flags:
         """Whether a place of `asked` has an arm, (queries, candidates)."""
@@ -116,10 +100,6 @@ class VerifiedAnswers:
         """
         picked = correct[np.arange(len(self.accepted)), self.accepted]
         return picked, self._total(cost_usd), self._total(seconds)
-
-    def added_seconds(self, seconds: Floats) -> Floats:
-        """Return the seconds of all candidates except the first, (queries,)."""
-        return self._total(seconds) - seconds[np.arange(len(seconds)), self.asked[:, 0]]
 
     def _total(self, layer: Floats) -> Floats:
         values = np.take_along_axis(layer, np.maximum(self.asked, 0), 1)
@@ -217,15 +197,6 @@ class JudgedAnswers:
         is_one = low == high
         same: Flags = self.is_same[rows[:, None, None], np.where(is_one, 0, pairs)] | is_one
         return same
-
-    def ask_in_order(self, order: Columns) -> VerifiedAnswers:
-        """Return what comes of asking each query's arms in this order, (queries, candidates)."""
-        rows = np.arange(len(order))
-        judged = np.full((len(order), order.shape[1], order.shape[1]), np.nan)
-        for step in range(order.shape[1]):
-            judged[:, step, : step + 1] = self.judge(rows, order[:, : step + 1])
-        best = judged[:, -1].argmax(axis=1)
-        return VerifiedAnswers(order, order[rows, best], judged)
 
 
 _BY_QUERY = ("p_correct", "is_same", "is_text", "probabilities", "p_no_call", "folds")

@@ -30,7 +30,13 @@ from router_service.artifact import (
 from router_service.checker.toolbox import Call
 from router_service.core.errors import ConfigError
 from router_service.measurement.goals import reach_goals
-from router_service.measurement.held_out import HELD_OUT, HeldOut, read_judgements, with_floors
+from router_service.measurement.held_out import (
+    HELD_OUT,
+    HeldOut,
+    read_judgements,
+    sample_rows,
+    with_floors,
+)
 from router_service.measurement.rules import Bench, Entry, best_single, prices_in_usd
 from router_service.measurement.simulation import (
     MAX_CANDIDATES,
@@ -189,12 +195,17 @@ class Evidence:
         corrupted: Sequence[JudgedCorruption],
     ) -> Evidence:
         """Return the evidence that a verifier's judgements of all candidates give."""
-        order = np.argsort(expected_costs_usd, axis=1, kind="stable")
+        order = np.argsort(expected_costs_usd, axis=1, kind="stable")[:, :MAX_CANDIDATES]
+        queries, size = order.shape
+        rows, steps = np.arange(queries), np.full((queries, size, size), np.nan)
+        for asked in range(1, size + 1):
+            steps[:, asked - 1, :asked] = judged.judge(rows, order[:, :asked])
+        best = steps[:, -1].argmax(axis=1)
         return cls(
             candidates=candidates,
             probabilities=probabilities,
             expected_costs_usd=expected_costs_usd,
-            cheapest=judged.ask_in_order(order[:, :MAX_CANDIDATES]),
+            cheapest=VerifiedAnswers(order, order[rows, best], steps),
             corrupted=corrupted,
         )
 
@@ -256,9 +267,12 @@ class VerifierStudy:
                 judged = replace(
                     judged, p_no_call=np.where(is_unknown, known.p_no_call, judged.p_no_call)
                 )
-            HeldOut.read(directory / HELD_OUT).add_judgements(
-                directory, judged, self.table.correct, self.table.folds
-            )
+            held_out = HeldOut.read(directory / HELD_OUT)
+            rows = sample_rows(len(self.table))
+            if np.array_equal(held_out.correct, self.table.correct[rows]) and np.array_equal(
+                held_out.folds, self.table.folds[rows]
+            ):
+                held_out.write(directory, judged.take(rows))
         changed = manifest.model_copy(
             update={
                 "verifier": spec.model_copy(update={"reliabilities": reliabilities}),

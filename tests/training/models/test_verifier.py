@@ -33,6 +33,7 @@ from router_service.verifier.graphs import GAIN_FEATURES, StepTerms, Verifier
 from switchcraft_training.config import RunConfig, trained_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Floats
+from switchcraft_training.evaluation.verified import answers_of, decided
 from switchcraft_training.models.verifier import (
     TrainedVerifier,
     VerifierData,
@@ -108,7 +109,7 @@ def answer_by_steps(
     verifier: Verifier, data: VerifierData, price_usd: float, floor: float
 ) -> VerifiedAnswers:
     """Answer every query as a gateway does, one step after the other."""
-    decided, costs = [], data.costs_usd / price_usd
+    made, costs = [], data.costs_usd / price_usd
     judged = np.full((len(data.candidates), 3, 3), np.nan)
     for query, candidates in enumerate(data.candidates):
         beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
@@ -122,8 +123,8 @@ def answer_by_steps(
             if step.accept is not None:
                 break
             asked += step.ask
-        decided.append((asked, step.accept))
-    return replace(VerifiedAnswers.of(decided), judged=judged)
+        made.append((asked, step.accept))
+    return replace(answers_of(made), judged=judged)
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +154,8 @@ def test_simulation_decides_as_the_gateway(
     """
     wanted = answer_by_steps(verifier, unseen, price_usd, floor)
     found = simulation.answer(unseen.costs_usd[None], price_usd, floor=floor)
-    decided = [[each.decided(query) for query in range(120)] for each in (wanted, found)]
-    assert decided[0] == decided[1]
+    for query in range(120):
+        assert decided(wanted, query) == decided(found, query)
     np.testing.assert_allclose(found.judged, wanted.judged, atol=0.6 / STEPS_PER_UNIT)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from router_service.measurement.simulation import VerifiedAnswers
 from router_service.measurement.statistics import auc_measure, interval_of, mean_measure, resamples
 from router_service.policies.verified import Verified
 from router_service.verifier.answer_features import CANDIDATE_FEATURES
+from router_service.verifier.graphs import NO_ARM
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import calibration_measure
 from switchcraft_training.models.corruptions import Corruption
@@ -34,6 +35,23 @@ LIKELY = 0.85
 
 Decided = tuple[tuple[int, ...], int]
 """The arms that a rule asks for a query, in their order, and the arm whose answer it accepts."""
+
+
+def answers_of(rule: Iterable[Decided]) -> VerifiedAnswers:
+    """Return the answers of a rule without judgements, from what it does with each query."""
+    pairs = list(rule)
+    most = max((len(arms) for arms, _ in pairs), default=0)
+    asked = np.full((len(pairs), most), NO_ARM)
+    for row, (arms, _) in enumerate(pairs):
+        asked[row, : len(arms)] = arms
+    accepted = np.array([arm for _, arm in pairs], dtype=np.int64)
+    return VerifiedAnswers(asked, accepted, np.full((len(pairs), 0, most), np.nan))
+
+
+def decided(answers: VerifiedAnswers, query: int) -> Decided:
+    """Return the arms that were asked for a query, and the one whose answer was accepted."""
+    arms = answers.asked[query, : answers.counts[query]].tolist()
+    return tuple(arms), int(answers.accepted[query])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +208,9 @@ class _Comparison:
         correct, cost_usd, _ = outcome(answers, table)
         added_s: Floats | None = None
         if not np.isnan(table.seconds).all():
-            added_s = answers.added_seconds(np.nan_to_num(table.seconds))
+            seconds = np.nan_to_num(table.seconds)
+            _, _, all_s = answers.outcome(table.correct, table.cost_usd, seconds)
+            added_s = all_s - seconds[np.arange(len(table)), answers.asked[:, 0]]
         is_later = answers.accepted != answers.asked[:, 0]
         draws = resamples(len(table))
         return VerifiedRow(
@@ -212,7 +232,7 @@ class _Comparison:
         for entries in filter(None, (affordable, all_rules)):
             entry = max(entries, key=lambda entry: (entry.accuracy.value, -entry.cost_usd.value))
             arms = route(evidence.probabilities, evidence.expected_costs_usd, entry.name)
-            once = VerifiedAnswers.of(((arm,), arm) for arm in arms.tolist())
+            once = answers_of(((arm,), arm) for arm in arms.tolist())
             rows.append(self.measure(f"choose once, {entry.name}", once))
         simple = {"schema check": self._first_that_fits, "two agree": self._two_agree}
         rows += [self.measure(name, self._every(rule), "baseline") for name, rule in simple.items()]
@@ -231,7 +251,7 @@ class _Comparison:
         return f"{len(asked)} candidates, {agreeing} with the accepted calls"
 
     def _every(self, decide: Callable[[int], Decided]) -> VerifiedAnswers:
-        return VerifiedAnswers.of(decide(query) for query in range(len(self.table)))
+        return answers_of(decide(query) for query in range(len(self.table)))
 
     def _is_same(self, query: int, one: int, other: int) -> bool:
         relations = self.study.evidence.candidates[query].relations
@@ -281,8 +301,8 @@ class _Comparison:
             affordable = [usd for usd in means_usd if usd <= budget_usd]
             chosen_usd = max(affordable, default=min(means_usd))
             picked_rule[table.folds == fold] = means_usd.index(chosen_usd)
-        return VerifiedAnswers.of(
-            rules[rule].decided(query) for query, rule in enumerate(picked_rule.tolist())
+        return answers_of(
+            decided(rules[rule], query) for query, rule in enumerate(picked_rule.tolist())
         )
 
 
