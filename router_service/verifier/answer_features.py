@@ -39,7 +39,7 @@ from router_service.verifier.grounding import (
     MAX_VALUE_CHARACTERS,
     PASSAGE_CHARACTERS,
     Earlier,
-    Line,
+    Piece,
     Said,
     Source,
     exact,
@@ -50,9 +50,8 @@ from router_service.verifier.grounding import (
     is_named_after,
     is_placeholder,
     is_written,
-    lines_of,
     plain_numbers_in,
-    read_line,
+    read_pieces,
     scaled,
     source_of,
 )
@@ -165,12 +164,12 @@ class Question:
         return Earlier(self._text[oldest : self._begin])
 
     @cached_property
-    def _lines(self) -> Sequence[Line]:
-        return [read_line(line) for line in lines_of(self._latest)]
+    def _pieces(self) -> Sequence[Piece]:
+        return read_pieces(self._latest)
 
     @cached_property
     def _words(self) -> str:
-        return f" {' '.join([line.plain_words for line in self._lines if line.plain_words])} "
+        return f" {' '.join([piece.plain_words for piece in self._pieces if piece.plain_words])} "
 
     @cached_property
     def _stems(self) -> Stems:
@@ -178,12 +177,12 @@ class Question:
 
     @cached_property
     def _numbers(self) -> frozenset[int | float]:
-        return frozenset().union(*[line.plain_numbers for line in self._lines])
+        return frozenset().union(*[piece.plain_numbers for piece in self._pieces])
 
     @cached_property
     def said(self) -> Said:
         """The words and numbers of the conversation, in which the source of a value is found."""
-        return Said(self._latest, self._earlier)
+        return Said(self._pieces, self._earlier)
 
     @cached_property
     def query_numbers(self) -> frozenset[int | float]:

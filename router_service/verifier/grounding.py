@@ -48,6 +48,9 @@ PASSAGE_CHARACTERS, OVERLAP_CHARACTERS = 20_000, 200
 """Length of the passages in which the words of a long conversation are cached, and what each shares
 with the next one, so that no value is cut. A conversation grows at its end, so passages stay."""
 
+MEAN_LINES, PIECE_CHARACTERS = 16, 4_000
+"""Lines of a piece on average, and the length from which a line ends it."""
+
 MAX_SEARCHED_WORDS = 20
 """Words of a text that are searched one by one in a long conversation."""
 
@@ -153,25 +156,24 @@ class Source(Enum):
 class Said:
     """The words and numbers of a conversation."""
 
-    def __init__(self, text: str, earlier: Earlier | None = None) -> None:
-        """Read the end of a conversation; `earlier` is what came before it, if it is long."""
+    def __init__(self, pieces: Sequence[Piece], earlier: Earlier | None = None) -> None:
+        """Join the pieces of a conversation's end; `earlier` is what came before it, if any."""
         self._earlier = Earlier("") if earlier is None else earlier
-        lines = [read_line(line) for line in lines_of(text)]
-        words = " ".join([line.words for line in lines]).split()
+        words = " ".join([piece.words for piece in pieces]).split()
         self._words = f" {' '.join(words)} "
         known = set(words)
         self._stems = {word[:STEM_CHARS] for word in known}
         named = {word[:3] for word in known if word in _MONTHS or len(word) == 3}
         months = [number for number, name in enumerate(_MONTHS, 1) if name[:3] in named]
         self._numerals = {word for word in known if word.isdigit()} | {*map(str, months)}
-        self._initials = {each for line in lines for each in line.initials}
-        found = [number for line in lines for number in line.numbers]
-        found += [number for line in lines for number in line.spoken]
+        self._initials = {each for piece in pieces for each in piece.initials}
+        found = [number for piece in pieces for number in piece.numbers]
+        found += [number for piece in pieces for number in piece.spoken]
         self.numbers = frozenset(found)
         computed = (number for number in reversed(found) if number <= MAX_COMPUTED)
         self._latest = [*dict.fromkeys(computed)][:MAX_CALCULATED]
-        self._codes = {code for line in lines for code in line.codes}
-        self._digits = {run for line in lines for run in line.digits}
+        self._codes = {code for piece in pieces for code in piece.codes}
+        self._digits = {run for piece in pieces for run in piece.digits}
 
     @cached_property
     def _calculated(self) -> frozenset[int | float]:
@@ -250,8 +252,8 @@ class Said:
 
 
 @request_value(frozen=True, slots=True)
-class Line:
-    """What a line of a conversation says. The conversation's next request has the line, too."""
+class Piece:
+    """What some lines of a conversation say."""
 
     words: str
     """Its words in lower case, and its numerals without leading zeros, joined by spaces."""
@@ -275,24 +277,32 @@ def plain_numbers_in(text: str) -> frozenset[int | float]:
     return frozenset((*(number for number in digits if number is not None), *words))
 
 
-def lines_of(text: str) -> Iterator[str]:
-    """Yield the lines of a text. What reads them finds the same as in the whole text.
+def pieces_of(text: str) -> Iterator[str]:
+    """Yield a text in pieces of some lines. What reads them finds the same as in the whole text.
 
-    A number stays together with the next line, which may have its unit.
+    A line ends a piece by its hash, so most pieces are the same in the next request of a
+    conversation. A number stays together with the next line, which may have its unit.
     """
-    begun = ""
+    begun: list[str] = []
+    size = 0
     for line in text.split("\n"):
-        begun = f"{begun}\n{line}" if begun else line
-        if not begun[-1:].isdigit():
-            yield begun
-            begun = ""
+        begun.append(line)
+        size += len(line)
+        is_end = hash(line) % MEAN_LINES == 1 or size > PIECE_CHARACTERS
+        if is_end and not line[-1:].isdigit():
+            yield "\n".join(begun)
+            begun, size = [], 0
     if begun:
-        yield begun
+        yield "\n".join(begun)
 
 
-def read_line(text: str) -> Line:
-    """Return what a line says."""
-    known = _lines.get(text)
+def read_pieces(text: str) -> Sequence[Piece]:
+    """Return what a text says, in pieces."""
+    return [_read_piece(piece) for piece in pieces_of(text)]
+
+
+def _read_piece(text: str) -> Piece:
+    known = _pieces.get(text)
     if known is not None:
         return known
     stop_if_abandoned()
@@ -311,7 +321,7 @@ def read_line(text: str) -> Line:
     joined = text.replace(") ", "-")  # (555) 123-4567
     groups = (re.sub(r"\D", "", run) for each in _JOINED for run in each.findall(joined))
     codes = (code for code in _CODE.findall(lower) if any(map(str.isdigit, code)))
-    line = Line(
+    piece = Piece(
         words=" ".join(words),
         initials=tuple(
             "".join(word[0] for word in _WORD.findall(name) if word[0].isupper()).lower()
@@ -328,15 +338,16 @@ def read_line(text: str) -> Line:
         plain_words=" ".join(WORD.findall(lower)),
         plain_numbers=plain_numbers_in(text),
     )
-    values = sum(map(len, (line.initials, line.numbers, line.spoken, line.codes, line.digits)))
-    size_bytes = len(text) + len(line.words) + len(line.plain_words)
-    _lines.put(text, line, size_bytes + LINE_BYTES + VALUE_BYTES * values)
-    return line
+    found = (piece.initials, piece.numbers, piece.spoken, piece.codes, piece.digits)
+    values = len(piece.plain_numbers) + sum(map(len, found))
+    size_bytes = len(text) + len(piece.words) + len(piece.plain_words)
+    _pieces.put(text, piece, size_bytes + PIECE_BYTES + VALUE_BYTES * values)
+    return piece
 
 
-_lines: Cache[str, Line] = shared_cache("lines", max_bytes=8 * 2**20)
-LINE_BYTES, VALUE_BYTES = 400, 60
-"""Memory of a line without its texts, and of each value that is found in it."""
+_pieces: Cache[str, Piece] = shared_cache("pieces", max_bytes=8 * 2**20)
+PIECE_BYTES, VALUE_BYTES = 800, 60
+"""Memory of a piece without its texts, and of each value that is found in it."""
 
 
 class Earlier:

@@ -15,13 +15,16 @@ from router_service.verifier.grounding import (
     is_filler,
     is_named_after,
     is_placeholder,
+    read_pieces,
     source_of,
 )
 from tests.candidates import answer, ask, read
 
 SAID = Said(
-    "Book a table at Joe's Diner in San Francisco on March 5th, 2026 at 7 pm for twelve people. "
-    "Budget: $1,200 or 3 thousand euros, 15% tip, 2 km from NYC."
+    read_pieces(
+        "Book a table at Joe's Diner in San Francisco on March 5th, 2026 at 7 pm for twelve people."
+        " Budget: $1,200 or 3 thousand euros, 15% tip, 2 km from NYC."
+    )
 )
 ANYTHING = Schema({})
 
@@ -85,7 +88,7 @@ ORDER = Schema({"type": "integer"})
 )
 def test_integers_are_compared_exactly(said: str, value: float, source: Source) -> None:
     """Every digit of an integer counts, whatever its length, sign, zeros and separators."""
-    assert source_of(Said(f"Take {said} of them"), "amount", value, ORDER) is source
+    assert source_of(Said(read_pieces(f"Take {said} of them")), "amount", value, ORDER) is source
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,9 @@ def test_only_the_same_digits_explain_what_identifies(
     said: str, value: Json, is_said: bool
 ) -> None:
     """A number that identifies something is not calculated, scaled or completed."""
-    found = source_of(Said(f"Delete {said}"), "order_id", value, ORDER, is_identifying=True)
+    found = source_of(
+        Said(read_pieces(f"Delete {said}")), "order_id", value, ORDER, is_identifying=True
+    )
     assert found is (Source.SAID if is_said else Source.NOWHERE)
 
 
@@ -222,11 +227,13 @@ def test_texts_have_the_form_of_examples(description: str, value: Json, *, fits:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_unit_may_be_on_the_next_line(times: int) -> None:
-    """Reading line by line loses nothing, also when the lines are known from an earlier request."""
-    text = "Paris\nIt costs 5\nmillion.\nAsk Ann Lee\n\nabout order A-77."
+def test_a_text_is_read_in_pieces(times: int) -> None:
+    """Nothing between two pieces is lost, also when they are known from an earlier request."""
+    text = "\n".join(
+        ["It is filler." * 400, "It costs 5", "million.", "Ask Ann Lee", "about A-77."]
+    )
     for _ in range(times):
-        said = Said(text)
+        said = Said(read_pieces(text))
     assert said.source_of_number(5_000_000) is Source.SAID
-    assert said.share_of_text("million. Ask") == said.share_of_text("Ann Lee, about") == 1
+    assert said.share_of_text("filler it") == said.share_of_text("Ann Lee, about") == 1
     assert said.has_code("a77")
