@@ -31,8 +31,8 @@ minus the waiting time for the upstream itself in the same round. The first roun
   The others do not route and get the name of a model.
 - `answered`: 64 requests that need calls, again and again. The upstream answers with the right
   calls, most of which this gateway's verifier accepts, and not with a text, which it rejects.
-- `tool loop`: agents with BFCL's tools, whose history grows by a call and its result of 1 KB. The
-  upstream answers with the next call, and this gateway verifies it.
+- `tool loop`: each agent sends a task with BFCL's tools, which the upstream answers with the right
+  calls, and then their results of 1 KB, which it answers with a text.
 - `first sight`: BFCL's requests, each only once. After the last one they start again, with a number
   appended to the user's text.
 - `stream`: a small request whose answer is 50 events, sent as fast as the client reads them.
@@ -206,8 +206,7 @@ def requests_for(mode: str, contender: Contender) -> Iterator[bytes]:
             return bodies.framed(bodies.once(real[REPEATED:]), model, contender.headers)
         return bodies.again(bodies.framed(iter(real[:REPEATED]), model, contender.headers))
     if mode == "tool loop":
-        loops = bodies.agents(bodies.real(), are_answered=True)
-        return bodies.framed(loops, contender.routed_model, contender.headers)
+        return bodies.framed(bodies.loops(), contender.routed_model, contender.headers)
     if mode == "agent":
         return bodies.framed(bodies.agents(bodies.real()), bodies.MODEL, contender.headers)
     small = bodies.delayed() if mode == "delayed" else bodies.small()

@@ -42,14 +42,12 @@ def small_stream(*, paced: bool) -> Mapping[str, Json]:
     return {"messages": [{"role": "user", "content": content}], "stream": True}
 
 
-def agents(
-    requests: Sequence[Mapping[str, Any]], *, are_answered: bool = False
-) -> Iterator[Mapping[str, Any]]:
+def agents(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the requests of agents: tools, a growing history, and an answer that is streamed.
 
     Each agent begins with one of the given requests, if that has tools and ends with a user's text.
     Each agent calls a tool `TURNS` times, so its last request has `TURNS` calls and their results.
-    The answers' events are paced; if `are_answered`, the next call is the whole answer.
+    The answers' events are paced.
     """
     fresh = [it for it in requests if it.get("tools") and it["messages"][-1]["role"] == "user"]
     for number, request in enumerate(itertools.cycle(fresh)):
@@ -57,15 +55,13 @@ def agents(
         messages = [*request["messages"], ask]
         name = request["tools"][0]["function"]["name"]
         for turn in range(TURNS):
+            yield {**request, "messages": messages, "stream": True}
             call = {"name": name, "arguments": f'{{"page": {turn}}}'}
             id_ = f"call_{number}_{turn}"
             calls = [{"id": id_, "type": "function", "function": call}]
-            answer = {"role": "assistant", "content": None, "tool_calls": calls}
-            expected = {"upstream_answer": answer} if are_answered else {"stream": True}
-            yield {**request, "messages": messages, **expected}
             messages = [
                 *messages,
-                answer,
+                {"role": "assistant", "content": None, "tool_calls": calls},
                 {"role": "tool", "tool_call_id": id_, "content": RESULT},
             ]
 
@@ -108,6 +104,24 @@ def answered() -> Sequence[Mapping[str, Any]]:
             answer = {"role": "assistant", "content": None, "tool_calls": calls}
             found.append({**judged.example.request, "upstream_answer": answer})
     return random.Random(_SEED).sample(found, len(found))  # noqa: S311
+
+
+def loops() -> Iterator[Mapping[str, Any]]:
+    """Yield two requests of each agent: its task, and the same with the calls and their results.
+
+    The upstream answers with the right calls, and then with a text.
+    """
+    for task in once(answered()):
+        calls = task["upstream_answer"]["tool_calls"]
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": RESULT} for call in calls
+        ]
+        yield task
+        yield {
+            **task,
+            "messages": [*task["messages"], task["upstream_answer"], *results],
+            "upstream_answer": {"role": "assistant", "content": "That is done."},
+        }
 
 
 def once(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
