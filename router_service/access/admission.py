@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import math
 
-from router_service.access.alerts import BudgetAlerts
 from router_service.access.budgets import Budgets, ExpectedCost
 from router_service.access.limits import Admission, RateLimits
 from router_service.access.pacing import Pacing
-from router_service.core.errors import AdmissionError
 from router_service.core.record import Record
 
 
 class Access:
     """Admits requests within the limits and budgets of their keys and teams."""
 
-    def __init__(
-        self, limits: RateLimits, budgets: Budgets, pacing: Pacing, alerts: BudgetAlerts
-    ) -> None:
+    def __init__(self, limits: RateLimits, budgets: Budgets, pacing: Pacing) -> None:
         """Use these limits and budgets."""
         self._limits = limits
         self._budgets = budgets
         self._pacing = pacing
-        self._alerts = alerts
 
     async def admit(self, admission: Admission) -> None:
         """Count a request towards its limits, and say which policies its budgets allow.
@@ -38,7 +33,6 @@ class Access:
         if not admission.key.limited:
             return
         if admission.key.has_budget:
-            self._alerts.note(admission.key)
             admission.allowance = self._pacing.allowance(admission.key)
         await self._limits.admit(admission)  # the last step, so that nothing taken is lost
 
@@ -49,12 +43,7 @@ class Access:
         `cost.least_usd`. If it is lower than `cost.usd`, a cheaper model has to answer. Raises
         AdmissionError if less is left.
         """
-        try:
-            admission.reservation = await self._budgets.reserve(admission.key, cost)
-        except AdmissionError:
-            self._alerts.refused(admission.key)
-            raise
-        reservation = admission.reservation
+        reservation = admission.reservation = await self._budgets.reserve(admission.key, cost)
         return math.inf if reservation is None else reservation.allowance_usd
 
     def settle(self, admission: Admission, status: int, record: Record | None) -> None:
@@ -73,6 +62,5 @@ class Access:
 
     async def aclose(self) -> None:
         """Send the last corrections; the database's thread then writes what was spent."""
-        self._alerts.close()
         self._budgets.close()
         await self._limits.aclose()

@@ -96,7 +96,7 @@ USAGE_SUMS = tuple(each.name for each in fields(UsageSums) if each.name != "late
 """Names of the sums, which are columns of the table `usage`."""
 
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration; a new database starts with it."""
 
 MAX_NAME = 200
@@ -217,21 +217,6 @@ leases = Table(
     Column("number", BigInteger, nullable=False),
 )
 """Parts of budgets that processes hold, so that requests need not ask the database."""
-
-alerts = Table(
-    "alerts",
-    metadata,
-    Column("subject", String(MAX_NAME + 5), primary_key=True),
-    Column("period", String(10), primary_key=True),
-    Column("start_s", BigInteger, primary_key=True),
-    Column("share", Float, primary_key=True),
-    Column("sent_s", Float),
-    Column("attempts", Integer, nullable=False),
-    Column("next_attempt_s", Float, nullable=False),
-    Index("alerts_due", "sent_s", "next_attempt_s"),
-)
-"""Shares of budgets that were reached. One gateway calls the webhook for each. `sent_s` is also set
-if there is no webhook, or if all attempts have failed."""
 
 
 def _group() -> tuple[Column[object], ...]:

@@ -13,7 +13,6 @@ import anyio.to_thread
 
 from router_service import __version__
 from router_service.access.admission import Access
-from router_service.access.alerts import CHECK_S, BudgetAlerts
 from router_service.access.budgets import Budgets
 from router_service.access.keyring import COMPARE_NAMES_S, REFRESH_S, StoredKeys
 from router_service.access.limits import RateLimits
@@ -43,7 +42,7 @@ from router_service.runtime.engine import Engine
 from router_service.runtime.gauges import show_engine
 from router_service.runtime.reloading import Reloader, ReloadSource
 from router_service.runtime.syncing import Syncer
-from router_service.settings import BudgetSettings, Settings
+from router_service.settings import Settings
 from router_service.store.memory import MemoryStore, R
 from router_service.store.opening import open_store
 from router_service.store.records import (
@@ -218,27 +217,16 @@ class Gateway:
 
     def _create_access(self, settings: Settings, shared: SharedLimits) -> Access:
         """Return what applies the limits and budgets of keys and teams."""
-
-        def budget_settings() -> BudgetSettings:
-            return self.engine.settings.budgets
-
-        metrics, database = self.metrics, self.database
-        refused = metrics.refused_requests
+        refused = self.metrics.refused_requests
         limits = RateLimits(shared, lambda limit: refused.labels("limit", limit).inc())
         pacing = Pacing(
-            budget_settings,
+            lambda: self.engine.settings.budgets,
             lambda: self.operating_points,
             self.budgets.states,
             has_usage=settings.usage.enabled,
         )
-        alerts = BudgetAlerts(
-            budget_settings,
-            self.budgets.states,
-            lambda outcome: metrics.budget_alerts.labels(outcome).inc(),
-        )
-        database.every(READ_EVERY_S, "pacing", pacing.refresh)
-        database.every(CHECK_S, "alerts", alerts.run)
-        return Access(limits, self.budgets, pacing, alerts)
+        self.database.every(READ_EVERY_S, "pacing", pacing.refresh)
+        return Access(limits, self.budgets, pacing)
 
     @property
     def is_store_reachable(self) -> bool:

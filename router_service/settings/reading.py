@@ -446,10 +446,22 @@ def problems_of(exc: ValidationError, tree: Json) -> Iterator[ConfigProblem]:
         yield ConfigProblem(".".join(where), problems[0])
 
 
+_NO_ALERTS = (
+    "was removed; delete it, and let Prometheus and Alertmanager report budgets, with the alert"
+    " SwitchcraftBudgetSpent of deploy/prometheus/rules.yaml"
+)
+_REMOVED = {
+    "budgets.alert_at": _NO_ALERTS,
+    "budgets.webhook_url": _NO_ALERTS,
+    "budgets.webhook_secret": _NO_ALERTS,
+}
+"""What replaces settings of the previous version, by their dotted paths."""
+
+
 def _problem(error: ErrorDetails, path: Sequence[str]) -> str:
     """Return what is wrong with the setting at a path, and what to do."""
     if error["type"] == "extra_forbidden":
-        return _unknown_setting(path)
+        return _REMOVED.get(".".join(path)) or _unknown_setting(path)
     if error["type"] == "missing":
         given = map(str, error["input"]) if isinstance(error["input"], Mapping) else ()
         similar = difflib.get_close_matches(path[-1], given, n=1)

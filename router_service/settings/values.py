@@ -6,7 +6,6 @@ Schema; see `reference.py`.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
@@ -877,32 +876,6 @@ class BudgetSettings(Frozen):
     max_wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
     """Longest time in seconds that a request waits while the rest of its budget is reserved for
     requests in flight; then it gets status 429 with `retry-after`."""
-    alert_at: tuple[Share, ...] = (0.8, 1.0)
-    """Shares of a budget at which the webhook is called and the log has a warning."""
-    webhook_url: HttpAddress | None = Field(default=None, repr=False)
-    """Address that gets a signed POST request when a budget reaches one of these shares."""
-    webhook_secret: SecretStr | None = None
-    """Secret that signs the webhook's requests (see "Standard Webhooks"): `whsec_`, and 24 to 64
-    random bytes in base64."""
-
-    @field_validator("webhook_secret")
-    @classmethod
-    def _is_webhook_secret(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is not None:
-            text = secret.get_secret_value()
-            try:
-                size = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
-            except ValueError:
-                size = 0
-            if not text.startswith("whsec_") or not 24 <= size <= 64:
-                raise ValueError("must be whsec_ and 24 to 64 bytes in base64")
-        return secret
-
-    @model_validator(mode="after")
-    def _webhook_is_signed(self) -> Self:
-        if self.webhook_url is not None and self.webhook_secret is None:
-            raise ValueError("webhook_url needs webhook_secret, which signs its requests")
-        return self
 
 
 class Settings(Frozen):

@@ -379,13 +379,6 @@ class Metrics:
             _each(("spans",), ("failed",)),
         ],
     )
-    budget_alerts = _counter(
-        "budget_alerts",
-        "Alerts about shares of budgets: reached, and the attempts to call the webhook (delivered, "
-        "failed, given_up).",
-        "outcome",
-        starts=[_each(("reached", "delivered", "failed", "given_up"))],
-    )
     # Refused requests and load.
     refused_requests = _counter(
         "refused_requests",

@@ -46,6 +46,7 @@ SHOWN = {
     "BreakerOpen": r"circuit open for .* address=http://127\.0\.0\.1:.*answered with status 500",
     "NoArmLeft": r'"address":"http://127\.0\.0\.1:\d+/v1","cause":"answered with status 500"',
     "Sheds": r'refused_requests_total\{cause="overload",reason="overloaded"\} [1-9]',
+    "BudgetSpent": r'\d+ "key":"spender"',
     "ReloadFailed": r'"last_refusal":\{.*rooter: is unknown',
     "SharedStateAway": r"shared state unreachable, using local state: cause=",
     "DatabaseAway": r'"place":".*/a\.db","state":"away",.*"cause":"the file was deleted',
@@ -102,6 +103,9 @@ def _break(served: GatewayProcess, config: Path, redis: RedisServer) -> None:
     feedback = {"decision_id": decision_id, "correct": True}
     # The record is saved in the background.
     wait_for(lambda: http.post("/v1/feedback", json=feedback).status_code == 200, "it is saved")
+    account = {"name": "spender", "budget": {"usd": 0, "period": "total"}}
+    spender = {"authorization": f"Bearer {http.post('/admin/keys', json=account).json()['secret']}"}
+    wait_for(lambda: http.post(CHAT, json=BODY, headers=spender).status_code == 429, "it is spent")
     redis.kill()
     (served.log.parent / "state").rename(served.log.parent / "aside")
     slow = {"x-sandbox": "chunk_delay_s=60"}

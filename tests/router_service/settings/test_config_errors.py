@@ -59,6 +59,13 @@ ENTRIES = [
 SECTIONS = [
     ("key: {admin: k}", "key: is unknown; did you mean 'keys'?"),
     (
+        "budgets: {webhook_url: 'https://h'}",
+        (
+            "budgets.webhook_url: was removed; delete it, and let Prometheus and Alertmanager "
+            "report budgets, with the alert SwitchcraftBudgetSpent of deploy/prometheus/rules.yaml"
+        ),
+    ),
+    (
         "server: {port: 1}\nserver: {port: 2}",
         "server: is set twice, first in line 2; merge the two",
     ),
@@ -257,7 +264,7 @@ def test_values_are_reported_together_and_then_models_and_names(tmp_path: Path) 
         "model_list:\n"
         "  - {model_name: a, litellm_param: {model: openai/a}}\n"
         "  - {model_name: c, litellm_params: {model: c, api_base: 'http://h', timeout: soon}}\n"
-        "budgets: {webhook_url: 'http://h'}\n"
+        "budgets: {max_wait_s: soon}\n"
         "general_settings: {master_key: a}\n"
         "keys: {admin: b, apy: c}\n"
     )
@@ -276,7 +283,7 @@ def test_values_are_reported_together_and_then_models_and_names(tmp_path: Path) 
     assert problems(values) == [
         (2, "model_list.0.litellm_params"),
         (3, "model_list.1.litellm_params.timeout"),
-        (4, "budgets"),
+        (4, "budgets.max_wait_s"),
         (5, "general_settings.master_key"),
         (6, "keys.apy"),
     ]
