@@ -451,6 +451,7 @@ _NO_ALERTS = (
     " SwitchcraftBudgetSpent of deploy/prometheus/rules.yaml"
 )
 _REMOVED = {
+    "server.workers": ONE_PROCESS,
     "budgets.alert_at": _NO_ALERTS,
     "budgets.webhook_url": _NO_ALERTS,
     "budgets.webhook_secret": _NO_ALERTS,
@@ -477,8 +478,6 @@ def _problem(error: ErrorDetails, path: Sequence[str]) -> str:
 
 
 def _unknown_setting(path: Sequence[str]) -> str:
-    if tuple(path) == ("server", "workers"):
-        return ONE_PROCESS
     section: type[BaseModel] = File
     for name in path[:-1]:
         section = _nested(section, name)
