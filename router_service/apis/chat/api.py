@@ -14,19 +14,15 @@ from router_service.apis.api import (
     OpenAIApi,
     Target,
 )
-from router_service.apis.chat import NAME
-from router_service.apis.chat.answer_reader import ChatReader, ChatRecord, is_beginning, read_usage
-from router_service.apis.chat.answer_writer import ChatWriter
-from router_service.apis.chat.request_reader import place_of_call, read_request
-from router_service.apis.chat.request_writer import (
-    MAX_STOPS,
-    with_fitting_call_ids,
-    without_reasoning,
-    write_request,
+from router_service.apis.chat import (
+    NAME,
+    answer_reader,
+    answer_writer,
+    request_reader,
+    request_writer,
+    schema,
 )
-from router_service.apis.chat.schema import request_schema
 from router_service.apis.conversation import Json
-from router_service.apis.openapi import RequestSchema
 from router_service.apis.parts import Request, media_of
 from router_service.apis.reading import AnswerReader
 from router_service.apis.usage import Usage
@@ -60,19 +56,16 @@ class ChatApi(OpenAIApi):
     text_reason = b'"stop"'
     call_mark = re.compile(rb'"tool_calls"\s*:\s*\[\s*\{|"function_call"\s*:\s*\{')
 
-    read_request = staticmethod(read_request)
-    write_request = staticmethod(write_request)
-    place_of_call = staticmethod(place_of_call)
-    is_beginning = staticmethod(is_beginning)
-    record = staticmethod(ChatRecord)
-
-    def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
-        """Return the schema of a request."""
-        return request_schema()
+    read_request = staticmethod(request_reader.read_request)
+    write_request = staticmethod(request_writer.write_request)
+    place_of_call = staticmethod(request_reader.place_of_call)
+    is_beginning = staticmethod(answer_reader.is_beginning)
+    record = staticmethod(answer_reader.ChatRecord)
+    request_schema = staticmethod(schema.request_schema)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""
-        if len(request.stop) > MAX_STOPS:
+        if len(request.stop) > request_writer.MAX_STOPS:
             yield client.fields.stop
         if any(part.kind == "document" and part.url for part in media_of(request)):
             yield f"{client.fields.messages} (document by URL)"
@@ -87,13 +80,15 @@ class ChatApi(OpenAIApi):
 
     def with_fitting_call_ids(self, body: bytes, target: Target) -> bytes:
         """Return a body whose ids of calls, and of their results, the target accepts."""
-        return with_fitting_call_ids(body, target) if target.limits_call_ids else body
+        return (
+            request_writer.with_fitting_call_ids(body, target) if target.limits_call_ids else body
+        )
 
     def without_foreign_thinking(
         self, body: Mapping[str, Json], is_foreign: IsForeign
     ) -> dict[str, Json] | None:
         """Return a body without reasoning if it is foreign, or None if nothing is to be removed."""
-        return without_reasoning(body) if is_foreign("") else None
+        return request_writer.without_reasoning(body) if is_foreign("") else None
 
     def excludes_parameter(self, name: str) -> str:
         """Return the other name of a parameter, which cannot be set together with it."""
@@ -110,15 +105,15 @@ class ChatApi(OpenAIApi):
 
     def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
         """Return the usage of an answer or of an event."""
-        return read_usage(value)
+        return answer_reader.read_usage(value)
 
     def answer_reader(self, request: Request) -> AnswerReader:
         """Return a reader of the answer to a request."""
-        return ChatReader(request.stop)
+        return answer_reader.ChatReader(request.stop)
 
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
         """Return a writer of the answer to a request."""
-        return ChatWriter(model, created_s, wants_usage=request.wants_usage)
+        return answer_writer.ChatWriter(model, created_s, wants_usage=request.wants_usage)
 
     def error_event(self, body: bytes, number: int) -> bytes:
         """Return the event that ends a broken stream, which has no name."""

@@ -73,7 +73,10 @@ def is_beginning(event: Mapping[str, Json]) -> bool:
     return "messageStart" in event
 
 
-def read_usage(value: Mapping[str, Json]) -> Usage | None:
+def read_usage(
+    value: Mapping[str, Json],
+    before: Usage | None = None,  # noqa: ARG001 - the interface's
+) -> Usage | None:
     """Return the usage of an answer or of the event `metadata`.
 
     `inputTokens` excludes what is read from a cache and written to it.

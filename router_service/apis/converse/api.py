@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from router_service.apis.api import UpstreamApi
-from router_service.apis.conversation import Json
-from router_service.apis.converse import NAME
-from router_service.apis.converse.answer_reader import (
-    ConverseReader,
-    find_proofs,
-    is_beginning,
-    parse_answer,
-    read_usage,
-    recognizes,
-)
-from router_service.apis.converse.error import error_fields, is_error, is_error_body, read_error
-from router_service.apis.converse.request_writer import (
-    CALL_ID,
-    inexpressible,
-    parameter,
-    write_request,
+from router_service.apis.converse import (
+    NAME,
+    answer_reader,
+    error,
+    request_writer,
 )
 from router_service.apis.parts import Request
 from router_service.apis.reading import AnswerReader
-from router_service.apis.usage import Usage
 
 
 class ConverseApi(UpstreamApi):
@@ -52,29 +38,26 @@ class ConverseApi(UpstreamApi):
     name = NAME
     title = "the Converse API"
     path = "/converse"
-    call_id_pattern = CALL_ID
+    call_id_pattern = request_writer.CALL_ID
     continues_answers = True  # Claude does; the other models demand a last message of the user
     has_proofs = True
 
-    write_request = staticmethod(write_request)
-    inexpressible = staticmethod(inexpressible)
-    parameter = staticmethod(parameter)
-    recognizes = staticmethod(recognizes)
-    is_beginning = staticmethod(is_beginning)
-    parse_answer = staticmethod(parse_answer)
-    find_proofs = staticmethod(find_proofs)
-    is_error = staticmethod(is_error)
-    is_error_body = staticmethod(is_error_body)
-    error_fields = staticmethod(error_fields)
-    read_error = staticmethod(read_error)
-
-    def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
-        """Return the usage of an answer or of an event."""
-        return read_usage(value)
+    write_request = staticmethod(request_writer.write_request)
+    inexpressible = staticmethod(request_writer.inexpressible)
+    parameter = staticmethod(request_writer.parameter)
+    recognizes = staticmethod(answer_reader.recognizes)
+    is_beginning = staticmethod(answer_reader.is_beginning)
+    parse_answer = staticmethod(answer_reader.parse_answer)
+    read_usage = staticmethod(answer_reader.read_usage)
+    find_proofs = staticmethod(answer_reader.find_proofs)
+    is_error = staticmethod(error.is_error)
+    is_error_body = staticmethod(error.is_error_body)
+    error_fields = staticmethod(error.error_fields)
+    read_error = staticmethod(error.read_error)
 
     def answer_reader(self, request: Request) -> AnswerReader:
         """Return a reader of the answer to a request."""
-        return ConverseReader(is_parallel=request.is_parallel is not False)
+        return answer_reader.ConverseReader(is_parallel=request.is_parallel is not False)
 
 
 CONVERSE: UpstreamApi = ConverseApi()

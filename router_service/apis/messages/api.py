@@ -18,20 +18,16 @@ from router_service.apis.api import (
     RateState,
     RawHeader,
 )
-from router_service.apis.conversation import ChatRequest, Json
-from router_service.apis.messages import NAME
-from router_service.apis.messages.answer_reader import (
-    MessagesReader,
-    MessagesRecord,
-    find_proofs,
-    is_beginning,
-    read_usage,
+from router_service.apis.conversation import Json
+from router_service.apis.messages import (
+    NAME,
+    answer_reader,
+    answer_writer,
+    chat_form,
+    request_reader,
+    request_writer,
+    schema,
 )
-from router_service.apis.messages.answer_writer import TOO_LONG_MESSAGE, MessagesWriter, write_error
-from router_service.apis.messages.chat_form import parse_messages_request, to_chat_body
-from router_service.apis.messages.request_reader import DOCUMENT_TYPES, place_of_call, read_request
-from router_service.apis.messages.request_writer import without_foreign_thinking, write_request
-from router_service.apis.messages.schema import MessagesErrorBody, request_schema
 from router_service.apis.parts import Request, has_content, media_of
 from router_service.apis.reading import AnswerReader
 
@@ -95,26 +91,20 @@ class MessagesApi(Api):
     proof_pattern = re.compile(rb'"(?:signature|data)"\s*:\s*"([^"\\]{8,})"')
     forwarded_headers = frozenset({"anthropic-version", "anthropic-beta"})
     default_headers = {"anthropic-version": "2023-06-01"}  # noqa: RUF012 - never changed
-    error_body = MessagesErrorBody
+    error_body = schema.MessagesErrorBody
 
-    read_request = staticmethod(read_request)
-    write_request = staticmethod(write_request)
-    place_of_call = staticmethod(place_of_call)
-    without_foreign_thinking = staticmethod(without_foreign_thinking)
-    is_beginning = staticmethod(is_beginning)
-    find_proofs = staticmethod(find_proofs)
-    read_usage = staticmethod(read_usage)
-    request_schema = staticmethod(request_schema)
-    write_error = staticmethod(write_error)
-    record = staticmethod(MessagesRecord)
-
-    def to_chat(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Return the chat request that asks a model the same."""
-        return to_chat_body(body)
-
-    def parse(self, chat_body: Mapping[str, Json]) -> ChatRequest:
-        """Return what the router needs of a converted body, which must have `max_tokens`."""
-        return parse_messages_request(chat_body)
+    read_request = staticmethod(request_reader.read_request)
+    write_request = staticmethod(request_writer.write_request)
+    place_of_call = staticmethod(request_reader.place_of_call)
+    without_foreign_thinking = staticmethod(request_writer.without_foreign_thinking)
+    is_beginning = staticmethod(answer_reader.is_beginning)
+    find_proofs = staticmethod(answer_reader.find_proofs)
+    read_usage = staticmethod(answer_reader.read_usage)
+    request_schema = staticmethod(schema.request_schema)
+    write_error = staticmethod(answer_writer.write_error)
+    record = staticmethod(answer_reader.MessagesRecord)
+    to_chat = staticmethod(chat_form.to_chat_body)
+    parse = staticmethod(chat_form.parse_messages_request)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""
@@ -124,7 +114,7 @@ class MessagesApi(Api):
         if any(part.kind == "audio" for part in media):
             yield f"{fields.messages} (audio)"
         documents = [part for part in media if part.kind == "document" and part.data]
-        if any(part.media_type not in DOCUMENT_TYPES for part in documents):
+        if any(part.media_type not in request_reader.DOCUMENT_TYPES for part in documents):
             yield f"{fields.messages} (document that is neither PDF nor text)"
         if request.temperature is not None and request.temperature > 1:
             yield "temperature"
@@ -147,11 +137,11 @@ class MessagesApi(Api):
 
     def answer_reader(self, request: Request) -> AnswerReader:
         """Return a reader of the answer to a request."""
-        return MessagesReader()
+        return answer_reader.MessagesReader()
 
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
         """Return a writer of the answer to a request."""
-        return MessagesWriter(model)
+        return answer_writer.MessagesWriter(model)
 
     def keep_alive(self, model: str) -> KeepAlive:
         """Return pings, which may come at any place ("Streaming messages", ping events)."""
@@ -183,7 +173,7 @@ class MessagesApi(Api):
     def read_error(self, value: Json, status: int) -> AnswerError:
         """Return what an error says; Anthropic has no code for a prompt that is too long."""
         error = read_error(value, status)
-        if error.code is None and error.message.startswith(TOO_LONG_MESSAGE):
+        if error.code is None and error.message.startswith(answer_writer.TOO_LONG_MESSAGE):
             return replace(error, code=TOO_LONG)
         return error
 

@@ -103,7 +103,7 @@ def is_beginning(event: Mapping[str, Json]) -> bool:
     return event.get("type") in _EMPTY_TYPES
 
 
-def read_usage(value: Json) -> Usage | None:
+def read_usage(value: Json, before: Usage | None = None) -> Usage | None:  # noqa: ARG001 - the interface's
     """Return the usage of an answer, or of an event that contains the response."""
     usage = value.get("usage")
     if not isinstance(usage, dict):

@@ -13,29 +13,20 @@ from router_service.apis.api import (
     FieldNames,
     OpenAIApi,
 )
-from router_service.apis.conversation import ChatRequest, Json, Reference, as_list
-from router_service.apis.openapi import RequestSchema
+from router_service.apis.conversation import ChatRequest, Json, as_list
 from router_service.apis.parts import Request, media_of
 from router_service.apis.reading import AnswerReader
-from router_service.apis.responses import NAME, TRIGGER
-from router_service.apis.responses.answer_reader import (
-    ResponsesReader,
-    ResponsesRecord,
-    find_proofs,
-    is_beginning,
-    read_usage,
-)
-from router_service.apis.responses.answer_writer import ResponsesWriter, SummaryWriter
-from router_service.apis.responses.chat_form import (
-    parse_responses_request,
-    read_continued,
-    to_chat_messages,
+from router_service.apis.responses import (
+    NAME,
+    TRIGGER,
+    answer_reader,
+    answer_writer,
+    chat_form,
+    request_reader,
+    request_writer,
+    schema,
 )
 from router_service.apis.responses.keep_alive import ResponsesKeepAlive
-from router_service.apis.responses.request_reader import place_of_call, read_request
-from router_service.apis.responses.request_writer import without_foreign_thinking, write_request
-from router_service.apis.responses.schema import request_schema
-from router_service.apis.usage import Usage
 
 _PARAMETERS = {
     "max_completion_tokens": "max_output_tokens",
@@ -72,33 +63,28 @@ class ResponsesApi(OpenAIApi):
     proof_marks = (b'"encrypted_content"',)
     proof_pattern = re.compile(rb'"encrypted_content"\s*:\s*"([^"\\]{8,})"')
 
-    read_request = staticmethod(read_request)
-    write_request = staticmethod(write_request)
-    place_of_call = staticmethod(place_of_call)
-    without_foreign_thinking = staticmethod(without_foreign_thinking)
-    is_beginning = staticmethod(is_beginning)
-    find_proofs = staticmethod(find_proofs)
-    record = staticmethod(ResponsesRecord)
+    read_request = staticmethod(request_reader.read_request)
+    write_request = staticmethod(request_writer.write_request)
+    place_of_call = staticmethod(request_reader.place_of_call)
+    without_foreign_thinking = staticmethod(request_writer.without_foreign_thinking)
+    is_beginning = staticmethod(answer_reader.is_beginning)
+    find_proofs = staticmethod(answer_reader.find_proofs)
+    record = staticmethod(answer_reader.ResponsesRecord)
+    read_usage = staticmethod(answer_reader.read_usage)
+    request_schema = staticmethod(schema.request_schema)
+    continued = staticmethod(chat_form.read_continued)
     keep_alive = staticmethod(ResponsesKeepAlive)
 
     def parse(self, chat_body: Mapping[str, Json]) -> ChatRequest:
         """Return what the router needs of a body, whose items it reads as chat messages."""
-        return parse_responses_request(chat_body)
-
-    def continued(self, body: Mapping[str, Json]) -> Reference | None:
-        """Return the stored response or conversation that a body continues, if any."""
-        return read_continued(body)
+        return chat_form.parse_responses_request(chat_body)
 
     def chat_messages(self, chat_body: Mapping[str, Json]) -> list[Json]:
         """Return the items of a body as chat messages."""
         return [
             {name: value for name, value in message.items() if value != []}
-            for _, message in to_chat_messages(chat_body)
+            for _, message in chat_form.to_chat_messages(chat_body)
         ]
-
-    def request_schema(self, *, is_counted: bool = False) -> RequestSchema:
-        """Return the schema of a request."""
-        return request_schema()
 
     def compacting(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
         """Return the request whose last item asks for the summary."""
@@ -125,17 +111,17 @@ class ResponsesApi(OpenAIApi):
             isinstance(kind, str) and kind.startswith("response.")
         )
 
-    def read_usage(self, value: Mapping[str, Json], before: Usage | None = None) -> Usage | None:
-        """Return the usage of an answer or of an event."""
-        return read_usage(value)
-
     def answer_reader(self, request: Request) -> AnswerReader:
         """Return a reader of the answer to a request."""
-        return ResponsesReader()
+        return answer_reader.ResponsesReader()
 
     def answer_writer(self, request: Request, *, model: str, created_s: int) -> AnswerWriter:
         """Return a writer of the answer to a request."""
-        writer = ResponsesWriter if request.compacts is None else SummaryWriter
+        writer = (
+            answer_writer.ResponsesWriter
+            if request.compacts is None
+            else answer_writer.SummaryWriter
+        )
         return writer(model, created_s, request)
 
     def error_event(self, body: bytes, number: int) -> bytes:
