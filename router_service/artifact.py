@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
@@ -46,6 +47,7 @@ LEARNED_TOOLS = "learned-tools.bin"
 LABELS = "labels.npz"
 """Which recorded models answered the measured queries correctly; older artifacts lack it."""
 
+Month = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
 Interval = tuple[float, float]
 """Lower and upper end of a 95% interval."""
 Predict = Callable[[Sequence[Conversation]], Sequence[Sequence[float]]]
@@ -130,12 +132,8 @@ class Knowledge(Strict):
     """What an artifact's figures were measured on, and when."""
 
     benchmark: str = Field(description="The queries, such as `BFCL v4, single-turn`.")
-    answers: str = Field(
-        pattern=r"^\d{4}-(0[1-9]|1[0-2])$", description="Month of the models' answers, `YYYY-MM`."
-    )
-    prices: str = Field(
-        pattern=r"^\d{4}-(0[1-9]|1[0-2])$", description="Month of the list prices, `YYYY-MM`."
-    )
+    answers: Month = Field(description="Month of the models' answers, `YYYY-MM`.")
+    prices: Month = Field(description="Month of the list prices, `YYYY-MM`.")
 
     def __str__(self) -> str:
         """Return a sentence for people."""

@@ -128,7 +128,7 @@ class _Merging:
                 _add_all(merged, part)
             for keyword in ("anyOf", "oneOf"):
                 branches = [as_dict(each) for each in as_list(schema.get(keyword))]
-                objects = [each for each in branches if self.isas_dict(each)]
+                objects = [each for each in branches if self.matches_objects(each)]
                 notes += _add_any(merged, [self.part(each, level) for each in objects])
         for keyword, words in (("not", "Must not match"), ("enum", "Must be one of")):
             if keyword in schema:
@@ -159,7 +159,7 @@ class _Merging:
         self.steps += len(as_dict(self._merged[reference].get("properties")))
         return self._merged[reference]
 
-    def isas_dict(self, schema: Schema) -> bool:
+    def matches_objects(self, schema: Schema) -> bool:
         """Return whether objects match a schema, as far as it says."""
         resolved = self.resolve(schema)
         kind = resolved.get("type")
@@ -234,7 +234,7 @@ class _Writer:
             return written | {"$ref": left["$ref"]}
         for each in as_list(left.pop("allOf", None)):
             part = self._merging.resolve(as_dict(each))
-            if self._merging.isas_dict(part):
+            if self._merging.matches_objects(part):
                 part = self._merging.part(each, 0)
             left["properties"] = dict(as_dict(left.get("properties")))
             _add_all(left, part)
@@ -273,13 +273,13 @@ class _Writer:
         if kind is not None:
             written["type"] = kind if len(kinds) > 1 else kinds[0]
         if "object" in kinds:
-            self._writeas_dict(left, written, level)
+            self._write_object(left, written, level)
         if "array" in kinds:
             self._write_array(left, written, level)
         if as_text(left.get("format")) in self._accepted.formats:
             written["format"] = left.pop("format")
 
-    def _writeas_dict(self, left: Schema, written: Schema, level: int) -> None:
+    def _write_object(self, left: Schema, written: Schema, level: int) -> None:
         properties = as_dict(left.pop("properties", None))
         written["properties"] = {n: self.write(value, level) for n, value in properties.items()}
         wanted = _texts(as_list(left.pop("required", None)))

@@ -90,8 +90,7 @@ def read_function(function: Mapping[str, Json]) -> Tool:
     return Tool(name, api_name(name), ANY_SCHEMA if parameters is None else Schema(parameters))
 
 
-@dataclass(frozen=True, slots=True)
-class WantedCall:
+class WantedCall(NamedTuple):
     """An expected call with the schema of its arguments."""
 
     name: str
@@ -111,12 +110,9 @@ class CallComparison:
     ) -> None:
         self.wanted = [
             WantedCall(
-                name=tools.name(call.name),
-                arguments={
-                    name: OneOf(values, name in call.optional)
-                    for name, values in call.arguments.items()
-                },
-                schema=tools.schema(call.name),
+                tools.name(call.name),
+                {n: OneOf(values, n in call.optional) for n, values in call.arguments.items()},
+                tools.schema(call.name),
             )
             for call in wanted
         ]

@@ -33,6 +33,7 @@ from router_service.measurement.held_out import (
 from router_service.measurement.rules import best_single, frontier_rules, prices_in_usd, route
 from router_service.measurement.simulation import Simulation
 from router_service.policies.costs import Price
+from router_service.policies.registry import nearest_rule
 from router_service.policies.verified import PRICES, Verified, is_verified
 from router_service.predictor.model import Floats
 
@@ -132,8 +133,7 @@ class ComparedAnswers:
 class EstimateErrors:
     """The measured errors of the policies of a pool, compared with one baseline model."""
 
-    by_kind: Mapping[str, Mapping[float, EstimateError]]
-    """By the kind of the policy, such as `drift`, and its number."""
+    by_rule: Mapping[str, EstimateError]
     others: Mapping[bool, EstimateError]
     """Of policies that were not measured, by whether they verify answers."""
 
@@ -146,7 +146,7 @@ class EstimateErrors:
         The spread of a policy would be estimated from a few groups. It is therefore the mean of
         all policies that verify answers, or of all that do not.
         """
-        by_kind: dict[str, dict[float, EstimateError]] = {}
+        by_rule: dict[str, EstimateError] = {}
         others: dict[bool, EstimateError] = {}
         for verifies in (False, True):
             found = {
@@ -162,30 +162,21 @@ class EstimateErrors:
             variance = np.mean([m.var(ddof=1) * (1 + 1 / len(m)) for m, _ in found.values()])
             biases = np.array([m.mean() for m, _ in found.values()])
             for rule, (means, share) in found.items():
-                kind, _, number = rule.partition("=")
-                error = EstimateError(float(means.mean()), math.sqrt(variance), share)
-                by_kind.setdefault(kind, {})[float(number)] = error
+                by_rule[rule] = EstimateError(float(means.mean()), math.sqrt(variance), share)
             others[verifies] = EstimateError(
                 bias=float(biases.mean()),
                 spread=math.sqrt(variance + biases.var()),
                 variance_share=max(share for _, share in found.values()),
             )
-        return cls(by_kind, others)
+        return cls(by_rule, others)
 
     def find(self, rule: str) -> EstimateError | None:
         """Return the error of a policy, or that of the nearest one of its kind.
 
         Returns None if nothing was measured of policies that verify answers, or do not, as it does.
         """
-        kind, _, number = rule.partition("=")
-        alike = self.by_kind.get(kind)
-        try:
-            wanted = float(number)
-        except ValueError:
-            alike = None
-        if not alike:
-            return self.others.get(is_verified(rule))
-        return alike[min(alike, key=lambda each: abs(each - wanted))]
+        nearest = rule if rule in self.by_rule else nearest_rule(rule, self.by_rule)
+        return self.others.get(is_verified(rule)) if nearest is None else self.by_rule[nearest]
 
 
 def measure_errors(artifact: Artifact, baseline_arm: str) -> EstimateErrors | None:

@@ -97,12 +97,10 @@ class MeasuredPoint(Protocol):
     @property
     def accuracy(self) -> Measure:
         """Share of correct answers."""
-        ...
 
     @property
     def cost_usd(self) -> Measure:
         """USD per query."""
-        ...
 
 
 P = TypeVar("P", bound=MeasuredPoint)

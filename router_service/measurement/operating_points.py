@@ -13,7 +13,7 @@ from functools import cached_property
 
 from router_service.artifact import FrontierPoint, Manifest
 from router_service.measurement.goals import pareto_front
-from router_service.policies.registry import DEFAULT
+from router_service.policies.registry import DEFAULT, nearest_rule
 from router_service.policies.threshold import Threshold
 from router_service.policies.verified import is_verified
 from router_service.predictor.familiarity import BEST
@@ -68,17 +68,9 @@ class OperatingPoints:
         rule = self.rules.get(policy, policy)
         if rule in self._by_rule:
             return self._by_rule[rule]
-        kind, _, number = rule.partition("=")
-        try:
-            wanted = float(number)
-        except ValueError:
-            return None
-        alike = [
-            (abs(float(each.policy.partition("=")[2]) - wanted), each.cost_usd.value, each)
-            for each in self.measured
-            if each.policy.partition("=")[0] == kind
-        ]
-        return min(alike, key=lambda one: one[:2])[2] if alike else None
+        by_cost = sorted(self.measured, key=lambda each: each.cost_usd.value)
+        nearest = nearest_rule(rule, (each.policy for each in by_cost))
+        return None if nearest is None else self._by_rule[nearest]
 
     def find_label(self, label: str) -> tuple[FrontierPoint | None, FrontierPoint | None]:
         """Return the points of a policy as records show it: what applied, and what was asked for.

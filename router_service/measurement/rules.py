@@ -40,12 +40,10 @@ class Outcomes(Protocol):
     @property
     def correct(self) -> Floats:
         """Probability of a correct answer, (queries, arms); 0 or 1 if a query was asked once."""
-        ...
 
     @property
     def cost_usd(self) -> Floats:
         """Cost of each answer, (queries, arms)."""
-        ...
 
 
 def prices_in_usd(prices: Iterable[float], unit_usd: float) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from router_service.core.decision_record import label_policy
@@ -75,6 +75,17 @@ def _all_forms() -> str:
     for policy in POLICIES.values():
         forms.setdefault(policy.domain, []).append(policy.form)
     return ", or ".join(f"{' or '.join(each)} with {domain}" for domain, each in forms.items())
+
+
+def nearest_rule(rule: str, measured: Iterable[str]) -> str | None:
+    """Return the measured rule of the same kind whose number is nearest; None without one."""
+    kind, _, number = rule.partition("=")
+    try:
+        wanted = float(number)
+    except ValueError:
+        return None
+    alike = [each for each in measured if each.partition("=")[0] == kind]
+    return min(alike, key=lambda each: abs(float(each.partition("=")[2]) - wanted), default=None)
 
 
 def choose_once(policy: Policy | Verified, *, param: str = "model") -> Policy:

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from router_service.apis.openapi import (
-    EXAMPLE_TOOL,
-    EXAMPLE_TURN,
-    MODEL,
-    STREAM,
-    STRING,
-    TOOLS,
-    RequestSchema,
-    array_of,
-    object_with,
-)
+from router_service.apis import openapi
 
-_MESSAGE = object_with(
+_TEXT_PART = openapi.object_with("type", type=openapi.STRING, text=openapi.STRING)
+_MESSAGE = openapi.object_with(
     "role content",
     role={"enum": "system developer user assistant tool function".split()},
-    content={
-        "anyOf": [STRING, array_of(object_with("type", type=STRING, text=STRING)), {"type": "null"}]
-    },
-    tool_calls=array_of({"type": "object"}),
-    tool_call_id=STRING,
+    content={"anyOf": [openapi.STRING, openapi.array_of(_TEXT_PART), {"type": "null"}]},
+    tool_calls=openapi.array_of({"type": "object"}),
+    tool_call_id=openapi.STRING,
 )
-_FUNCTION = object_with(
+_FUNCTION = openapi.object_with(
     "name",
     name={"type": "string", "minLength": 1, "maxLength": 64},
     description={"type": "string", "description": "What the tool does; the router reads it too."},
     parameters={"type": "object", "description": "JSON Schema of the arguments."},
 )
-_TOOL = object_with("type function", type={"const": "function"}, function=_FUNCTION)
+_TOOL = openapi.object_with("type function", type={"const": "function"}, function=_FUNCTION)
 
 
-def request_schema(*, is_counted: bool = False) -> RequestSchema:  # noqa: ARG001 - the interface's
+def request_schema(*, is_counted: bool = False) -> openapi.RequestSchema:  # noqa: ARG001 - the interface's
     """Return the schema of a request."""
     conversation = "The conversation so far, the oldest turn first."
-    schema = object_with(
+    schema = openapi.object_with(
         "model messages",
-        model=MODEL,
-        messages=array_of(_MESSAGE, minItems=1, description=conversation),
-        tools=array_of(_TOOL, description=TOOLS),
-        stream={"type": ["boolean", "null"], "description": STREAM},
+        model=openapi.MODEL,
+        messages=openapi.array_of(_MESSAGE, minItems=1, description=conversation),
+        tools=openapi.array_of(_TOOL, description=openapi.TOOLS),
+        stream={"type": ["boolean", "null"], "description": openapi.STREAM},
     )
-    example = {"model": "switchcraft", "messages": [EXAMPLE_TURN], "tools": [EXAMPLE_TOOL]}
-    return RequestSchema(schema, example)
+    example = {
+        "model": "switchcraft",
+        "messages": [openapi.EXAMPLE_TURN],
+        "tools": [openapi.EXAMPLE_TOOL],
+    }
+    return openapi.RequestSchema(schema, example)

@@ -6,18 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from router_service.apis.openapi import (
-    EXAMPLE_TOOL,
-    EXAMPLE_TURN,
-    MODEL,
-    STREAM,
-    STRING,
-    TOOLS,
-    Document,
-    RequestSchema,
-    array_of,
-    object_with,
-)
+from router_service.apis import openapi
 
 
 class MessagesFault(BaseModel):
@@ -35,26 +24,32 @@ class MessagesErrorBody(BaseModel):
     request_id: str
 
 
-def request_schema(*, is_counted: bool = False) -> RequestSchema:
+def request_schema(*, is_counted: bool = False) -> openapi.RequestSchema:
     """Return the schema of a request.
 
     A request whose tokens are counted (`is_counted`) needs no `max_tokens`, and has no stream.
     """
-    blocks = array_of({"type": "object", "required": ["type"]})
-    text = {"anyOf": [STRING, blocks]}
-    message = object_with("role content", role={"enum": ["user", "assistant"]}, content=text)
-    schema = object_with(
+    blocks = openapi.array_of({"type": "object", "required": ["type"]})
+    text = {"anyOf": [openapi.STRING, blocks]}
+    message = openapi.object_with(
+        "role content", role={"enum": ["user", "assistant"]}, content=text
+    )
+    schema = openapi.object_with(
         "model messages" if is_counted else "model messages max_tokens",
-        model=MODEL,
+        model=openapi.MODEL,
         max_tokens={"type": "integer", "minimum": 0},
-        messages=array_of(message, minItems=1),
+        messages=openapi.array_of(message, minItems=1),
         system=text,
-        tools={"type": ["array", "null"], "items": {"type": "object"}, "description": TOOLS},
+        tools={
+            "type": ["array", "null"],
+            "items": {"type": "object"},
+            "description": openapi.TOOLS,
+        },
     )
     if is_counted:
-        return RequestSchema(schema)
-    schema["properties"]["stream"] = {"type": "boolean", "description": STREAM}
-    function: Document = {**EXAMPLE_TOOL["function"]}
+        return openapi.RequestSchema(schema)
+    schema["properties"]["stream"] = {"type": "boolean", "description": openapi.STREAM}
+    function: openapi.Document = {**openapi.EXAMPLE_TOOL["function"]}
     tool = {"input_schema": function.pop("parameters"), **function}
-    example = {"model": "switchcraft", "messages": [EXAMPLE_TURN], "tools": [tool]}
-    return RequestSchema(schema, {"max_tokens": 1024, **example})
+    example = {"model": "switchcraft", "messages": [openapi.EXAMPLE_TURN], "tools": [tool]}
+    return openapi.RequestSchema(schema, {"max_tokens": 1024, **example})

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from router_service.apis.openapi import (
-    EXAMPLE_TOOL,
-    EXAMPLE_TURN,
-    MODEL,
-    STREAM,
-    STRING,
-    TOOLS,
-    RequestSchema,
-    array_of,
-    object_with,
-)
+from router_service.apis import openapi
 
 
-def request_schema(*, is_counted: bool = False) -> RequestSchema:  # noqa: ARG001 - the interface's
+def request_schema(*, is_counted: bool = False) -> openapi.RequestSchema:  # noqa: ARG001 - the interface's
     """Return the schema of a request."""
-    item = {"type": "object", "properties": {"type": STRING, "role": STRING}}
+    item = {"type": "object", "properties": {"type": openapi.STRING, "role": openapi.STRING}}
     stored = "A stored response to continue; its provider answers."
-    schema = object_with(
+    schema = openapi.object_with(
         "model input",
-        model=MODEL,
-        input={"anyOf": [STRING, array_of(item, minItems=1)]},
+        model=openapi.MODEL,
+        input={"anyOf": [openapi.STRING, openapi.array_of(item, minItems=1)]},
         instructions={"type": ["string", "null"]},
-        tools=array_of({"type": "object", "required": ["type"]}, description=TOOLS),
+        tools=openapi.array_of({"type": "object", "required": ["type"]}, description=openapi.TOOLS),
         previous_response_id={"type": ["string", "null"], "description": stored},
-        stream={"type": ["boolean", "null"], "description": STREAM},
+        stream={"type": ["boolean", "null"], "description": openapi.STREAM},
     )
-    tool = {"type": "function", **EXAMPLE_TOOL["function"]}
-    example = {"model": "switchcraft", "input": EXAMPLE_TURN["content"], "tools": [tool]}
-    return RequestSchema(schema, example)
+    tool = {"type": "function", **openapi.EXAMPLE_TOOL["function"]}
+    example = {"model": "switchcraft", "input": openapi.EXAMPLE_TURN["content"], "tools": [tool]}
+    return openapi.RequestSchema(schema, example)
