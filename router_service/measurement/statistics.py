@@ -66,9 +66,9 @@ class Resamples:
 
 
 @lru_cache(maxsize=8)
-def resamples(n: int, seed: int = 0) -> Resamples:
-    """Return the bootstrap draws of n queries, which are equal for equal seeds."""
-    rng = np.random.default_rng(seed)
+def resamples(n: int) -> Resamples:
+    """Return the bootstrap draws of n queries, which are always the same."""
+    rng = np.random.default_rng(0)
     blocks: NDArray[np.int64] | None = None
     sizes = np.ones(n)
     if n > BOOTSTRAP_BLOCKS:

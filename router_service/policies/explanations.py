@@ -71,9 +71,7 @@ def arm_label(arm: str, model: str) -> str:
     return arm if arm == model else f"{model} ({arm})"
 
 
-def explain_record(
-    record: DecisionRecord, labels: Mapping[str, str] = MappingProxyType({})
-) -> ExplainedDecision:
+def explain_record(record: DecisionRecord, labels: Mapping[str, str]) -> ExplainedDecision:
     """Return a decision record with the explanation of what its fields say.
 
     `labels` has what to write for an arm, by arm; other arms have their own names.
@@ -89,9 +87,7 @@ def explain_record(
     )
 
 
-def explanation_of(
-    record: DecisionRecord | Record, labels: Mapping[str, str] = MappingProxyType({})
-) -> str:
+def explanation_of(record: DecisionRecord | Record, labels: Mapping[str, str]) -> str:
     """Return why the model of a record answered, in one sentence."""
     model, reason = record.model or "", record.reason or ""
     if reason == Reason.FALLBACK:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
-from types import MappingProxyType
 from typing import ClassVar, Self
 
 from router_service.core.decision_record import StopReason, VerificationStop
@@ -80,9 +79,9 @@ def explain_candidate(
     reason: str,
     count: int,
     p_correct: float | None,
-    ungrounded: Sequence[str] = (),
+    ungrounded: Sequence[str],
     *,
-    stop: str = "",
+    stop: str,
 ) -> str:
     """Return why the answer of `arm` was accepted among `count` candidates.
 
@@ -121,7 +120,7 @@ _LIMITS = {
 def explain_stop(
     stop: VerificationStop | None,
     rule: str,
-    labels: Mapping[str, str] = MappingProxyType({}),
+    labels: Mapping[str, str],
 ) -> str:
     """Return why no further model was asked, in one sentence; empty if there is nothing to say.
 

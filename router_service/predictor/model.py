@@ -296,7 +296,6 @@ class Classifier:
         arms: int,
         calibration: Calibration = IDENTITY,
         device: str = "cpu",
-        threads: int = 1,
         graph: Graph | None = None,
     ) -> None:
         """Load the graph, or use `graph`, which was loaded from the same file for this device.
@@ -304,7 +303,7 @@ class Classifier:
         Raises ArtifactError if the graph does not load or has another number of arms. Training
         fits a calibration on the raw probabilities that the default calibration returns.
         """
-        self.graph = graph or Graph(model_path, device=device, threads=threads)
+        self.graph = graph or Graph(model_path, device=device)
         if self.graph.arms != arms:
             problem = f"has {self.graph.arms} outputs, but needs one for each of {arms} arms"
             raise ArtifactError(model_path, problem)
