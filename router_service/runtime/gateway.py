@@ -95,9 +95,6 @@ class Gateway:
             Database(None if database_url is None else database_url.get_secret_value()),
             lambda operation: self.metrics.storage_errors.labels("database", operation).inc(),
         )
-        self.metrics.dependency_up.labels("database").set_function(
-            lambda: self.database.unreachable_s == 0
-        )
         self.stored_keys = StoredKeys()
         self.database.every(REFRESH_S, "keys", self.stored_keys.refresh)
         self.engine = Engine(settings, router, self.breakers, stored_keys=self.stored_keys)
@@ -187,9 +184,10 @@ class Gateway:
         self.reloader = Reloader(self, source)
         self.syncer: Syncer = Syncer(
             store,
-            self.metrics,
             adopt=self.breakers.adopt,
-            follower=self.reloader,
+            deployment_ids=lambda: self.engine.deployment_ids,
+            directory=settings.router.publication,
+            follow=self.reloader.follow,
         )
 
         # Limits, and the end.
@@ -212,6 +210,9 @@ class Gateway:
         )
         """Threads that read what the page and the API show of the database."""
 
+        up = self.metrics.dependency_up
+        up.labels("database").set_function(lambda: self.database.unreachable_s == 0)
+        up.labels("shared_state").set_function(lambda: self.syncer.is_reachable)
         self.metrics.requests_in_flight.set_function(lambda: self.slots.in_flight)
         self._show_engine(None)
 

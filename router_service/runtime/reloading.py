@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal, Protocol
 
 import anyio.to_thread
@@ -101,16 +100,6 @@ class Reloader:
         self.last_failure: ReloadFailure | None = None
         self._show_publication()
 
-    @property
-    def directory(self) -> Path | None:
-        """The pointer's directory, if one is configured."""
-        return self._gateway.engine.settings.router.publication
-
-    @property
-    def deployment_ids(self) -> frozenset[str]:
-        """Ids of all deployments of the current engine."""
-        return self._gateway.engine.deployment_ids
-
     async def reload(self) -> ReloadReport:
         """Read the configuration and apply it; raises ReloadRefusedError with the reason."""
         if self._source is None:
@@ -178,8 +167,11 @@ class Reloader:
             signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
 
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
-        """Start to apply the publication that the pointer names, unless it is already served."""
-        if pointer is None or self.directory is None or self._source is None or self._lock.locked():
+        """Start to apply the publication that the pointer names, unless it is already served.
+
+        `rejections` are the keys of releases that a replica has rejected.
+        """
+        if pointer is None or self._source is None or self._lock.locked():
             return
         seen = (pointer, rejections)
         if seen == self._followed and time.monotonic() < self._retry_at_s:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -19,7 +18,6 @@ from router_service.core.releases import Publication
 from router_service.store.pointers import Pointer
 from router_service.store.records import Reachability
 from router_service.store.store import CoolDown, Store
-from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5
 """Time between two synchronizations, with which 100 gateways send Redis 200 requests a second."""
@@ -39,22 +37,9 @@ Adopt = Callable[[Mapping[str, float], Collection[str]], None]
 deployments whose cool-downs ended on those replicas."""
 
 
-class Follower(Protocol):
-    """Gateway that is synchronized with its replicas, and that applies publications."""
-
-    @property
-    def deployment_ids(self) -> Collection[str]:
-        """Deployments whose cool-downs are read."""
-
-    @property
-    def directory(self) -> Path | None:
-        """The pointer's directory, if one is configured."""
-
-    def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
-        """Start to apply the publication that the pointer names; must return at once.
-
-        `rejections` are the keys of releases that a replica has rejected.
-        """
+Follow = Callable[[bytes | None, frozenset[str]], None]
+"""Starts to apply the publication that the pointer names, and returns at once. The second argument
+has the keys of releases that a replica has rejected."""
 
 
 class Syncer:
@@ -67,19 +52,23 @@ class Syncer:
     def __init__(
         self,
         state: Store,
-        metrics: Metrics,
         *,
         adopt: Adopt,
-        follower: Follower,
+        deployment_ids: Callable[[], Collection[str]],
+        directory: Path | None,
+        follow: Follow,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to synchronize."""
+        """Prepare to synchronize the cool-downs of these deployments.
+
+        `directory` has the pointer; without one, `follow` gets None instead of its text.
+        """
         self._state = state
         self._adopt = adopt
-        self._follower = follower
+        self._deployment_ids = deployment_ids
+        self._directory = directory
+        self._follow = follow
         self._clock = clock
-        self._up = metrics.dependency_up.labels("shared_state")
-        self._up.set(1)
         self._reach = Reachability("shared state", "using local state")
         self._unsent_ends_s: dict[str, float] = {}
         self._unsent_rejections: dict[str, str] = {}
@@ -126,8 +115,9 @@ class Syncer:
 
     async def sync(self) -> None:
         """Exchange changes with the shared state once; does not raise if that is unreachable."""
-        directory = self._follower.directory
-        pointer = None if directory is None else await self._pointer.read(directory)
+        pointer = None
+        if self._directory is not None:
+            pointer = await self._pointer.read(self._directory)
         cool_downs = await self._exchange()
         if cool_downs is not None:
             # Each cool-down is adopted only once, so that an entry that stays in the shared state
@@ -144,7 +134,7 @@ class Syncer:
                 self._adopt(begun_s, ended)
         if pointer is not None and not await self._read_rejection(pointer):
             pointer = None
-        self._follower.follow(pointer, self._rejected | self._unsent_rejections.keys())
+        self._follow(pointer, self._rejected | self._unsent_rejections.keys())
 
     async def _exchange(self) -> Mapping[str, CoolDown] | None:
         """Write local changes and return the cool-downs, or None if the state cannot be reached."""
@@ -162,13 +152,12 @@ class Syncer:
                 await self._state.reject(key, reason)
                 del self._unsent_rejections[key]
                 self._rejected |= {key}
-            cool_downs = await self._state.cool_downs(self._follower.deployment_ids)
+            cool_downs = await self._state.cool_downs(self._deployment_ids())
         except StoreError as exc:
             self._failed(exc)
             return None
         self._patient_until_s = -math.inf
         self._reach.record_success()
-        self._up.set(1)
         return cool_downs
 
     async def _read_rejection(self, pointer: bytes) -> bool:
@@ -198,7 +187,6 @@ class Syncer:
         if self._clock() < self._patient_until_s:
             return
         self._reach.record_failure(self._clock(), exc)
-        self._up.set(0)
 
 
 class _PointerReader:

@@ -48,10 +48,6 @@ that is longer than this."""
 SOCKET_TIMEOUT_S = 0.2
 """Longest wait for Redis, which usually answers within 2 ms. A longer wait counts as an outage."""
 
-"""Longest wait of a publisher for Redis."""
-
-"""The pointer's key. It never expires."""
-
 COOL_DOWNS_KEY = "switchcraft:cool-downs"
 REJECTIONS_KEY = "switchcraft:rejections"
 

@@ -47,6 +47,14 @@ class Starting:
         return "reloaded config" in log
 
 
+@pytest.fixture(autouse=True)
+def _default_action() -> Iterator[None]:
+    """Start gateways with the default action of SIGHUP, also below `nohup`, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @contextmanager
 def starting(config: Path) -> Iterator[Starting]:
     """Start a gateway and yield it while it still imports."""

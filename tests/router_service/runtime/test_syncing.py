@@ -14,7 +14,6 @@ from router_service.runtime.syncing import READ_TIMEOUT_S, Syncer
 from router_service.store.pointers import POINTER_FILE
 from router_service.store.records import FIRST_PAUSE_S
 from router_service.store.store import CoolDown
-from router_service.telemetry.metrics import Metrics
 from tests.clock import Clock
 from tests.stores import RemoteStore
 
@@ -54,20 +53,15 @@ class Gateway:
     def __init__(self, directory: Path | None = None) -> None:
         self.clock = Clock()
         self.state = Unreliable(self.clock)
-        self.metrics = Metrics()
-        self.directory = directory
-        self.deployment_ids = frozenset({"a", "long"})
         self.cool_downs: dict[str, float] = {}
         self.followed: list[tuple[bytes | None, frozenset[str]]] = []
         self.syncer = Syncer(
-            self.state, self.metrics, adopt=self._adopt, follower=self, clock=self.clock
-        )
-
-    @property
-    def up(self) -> float | None:
-        """The metric."""
-        return self.metrics.registry.get_sample_value(
-            "switchcraft_dependency_up", {"dependency": "shared_state"}
+            self.state,
+            adopt=self._adopt,
+            deployment_ids=lambda: {"a", "long"},
+            directory=directory,
+            follow=self.follow,
+            clock=self.clock,
         )
 
     def last(self) -> tuple[bytes | None, frozenset[str]]:
@@ -118,7 +112,7 @@ async def test_only_the_canarys_rejection_is_read(tmp_path: Path) -> None:
     gateway.state.loses_rejections = True
     await gateway.syncer.sync()
     assert gateway.last() == (None, frozenset({RELEASE.key}))
-    assert gateway.up == 0
+    assert not gateway.syncer.is_reachable
     (tmp_path / POINTER_FILE).write_bytes(b"\xff")  # the follower reports that it is unreadable
     gateway.clock.now_s += FIRST_PAUSE_S
     await gateway.syncer.sync()
