@@ -15,14 +15,14 @@ import re
 import secrets
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import orjson
 
 from router_service.apis.api import Api
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, as_dict
 from router_service.apis.parts import (
     Answer,
     AnswerPart,
@@ -85,7 +85,8 @@ def make_answer(api: Api, request: Request) -> Answer:
         ToolUse(
             f"call_sandbox_{seed + index:08x}",
             tool.name,
-            query if tool.is_custom else _arguments(tool, query),
+            # Arguments are an object, whatever the schema is.
+            query if tool.is_custom else _encode(as_dict(fill(tool.parameters, query))).decode(),
             is_custom=tool.is_custom,
         )
         for index, tool in enumerate(_choose_tools(request, query))
@@ -193,7 +194,7 @@ def _choose_tools(request: Request, query: str) -> Sequence[OfferedTool]:
     query_words = words(query)
 
     def overlap(tool: OfferedTool) -> int:
-        properties = _properties(tool)
+        properties = as_dict(as_dict(tool.parameters).get("properties"))
         described = words(f"{tool.description[:READ_CHARACTERS]} {' '.join(properties)}")
         return NAME_WEIGHT * len(query_words & words(tool.name)) + len(query_words & described)
 
@@ -202,17 +203,6 @@ def _choose_tools(request: Request, query: str) -> Sequence[OfferedTool]:
         return (best,)
     others = [tool for tool in tools if tool is not best and words(tool.name)]
     return [best, *(tool for tool in others if words(tool.name) <= query_words)][:MAX_CALLS]
-
-
-def _properties(tool: OfferedTool) -> Mapping[str, Json]:
-    properties = tool.parameters.get("properties") if isinstance(tool.parameters, dict) else None
-    return properties if isinstance(properties, dict) else {}
-
-
-def _arguments(tool: OfferedTool, query: str) -> str:
-    """Return the arguments of a call, which are an object, whatever the schema is."""
-    filled = fill(tool.parameters, query) if isinstance(tool.parameters, dict) else None
-    return _encode(filled if isinstance(filled, dict) else {}).decode()
 
 
 def _text(request: Request, query: str) -> str:

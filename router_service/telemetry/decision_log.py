@@ -76,8 +76,7 @@ class DecisionLog:
         self._lost = 0
         self._retry_at_s = 0.0
         """When the folder may be used again after a failure."""
-        self._up = metrics.dependency_up.labels("decision_log")
-        self._up.set(1)
+        metrics.dependency_up.labels("decision_log").set_function(lambda: self._is_up)
 
     def start(self) -> None:
         """Create the folder if it is missing, and check that files can be written to it."""
@@ -112,7 +111,7 @@ class DecisionLog:
             return
         try:
             if self._file is not None and self._is_complete():
-                self._close()
+                self.close()
             oldest_s = self._clock() - self._retention_s
             for path, begun_s in _files(self._folder):
                 if begun_s < oldest_s:
@@ -125,8 +124,13 @@ class DecisionLog:
             )
 
     def close(self) -> None:
-        """Close the current file."""
-        self._close()
+        """Close the current file, and delete it if it is empty."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        file.close()
+        if self._written_bytes == 0:
+            Path(os.fsdecode(file.name)).unlink(missing_ok=True)
 
     def _append(self, folder: Path, line: bytes) -> None:
         if 0 < self._retry_at_s - self._clock() <= RETRY_S:  # even if the clock was set back
@@ -135,7 +139,7 @@ class DecisionLog:
         # Writing to a deleted file would succeed, but the lines would be lost.
         is_deleted = file is not None and os.fstat(file.fileno()).st_nlink == 0
         if file is None or is_deleted or self._is_complete():
-            self._close()
+            self.close()
             file = self._open(folder)
         written = 0
         try:
@@ -146,7 +150,7 @@ class DecisionLog:
                 file.truncate(self._written_bytes)  # removes the incomplete line
             except OSError:
                 _log.warning("decision log file %s may end with an incomplete line", file.name)
-            self._close()
+            self.close()
             raise
         self._written_bytes += len(line)
 
@@ -170,14 +174,6 @@ class DecisionLog:
         self.tidy()
         return self._file
 
-    def _close(self) -> None:
-        file, self._file = self._file, None
-        if file is None:
-            return
-        file.close()
-        if self._written_bytes == 0:
-            Path(os.fsdecode(file.name)).unlink(missing_ok=True)
-
     def _failed(self, exc: OSError) -> None:
         if not 0 < self._retry_at_s - self._clock() <= RETRY_S:
             self._retry_at_s = self._clock() + RETRY_S
@@ -188,14 +184,12 @@ class DecisionLog:
                 exc.strerror or exc,
             )
         self._is_up = False
-        self._up.set(0)
 
     def _succeeded(self) -> None:
         if not self._is_up:
             _log.warning("writing the decision log again: lost_lines=%d", self._lost)
         self._is_up = True
         self._lost = 0
-        self._up.set(1)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, float]]:

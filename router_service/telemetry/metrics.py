@@ -7,7 +7,7 @@ definition names them (`starts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
@@ -72,16 +72,6 @@ _KNOWN_STATUSES = frozenset({*HTTPStatus, 499, 529})
 disable_created_metrics()
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Definition of a series; `name` is the name of its samples."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    text: str
-
-
 class Known(Enum):
     """Sets of label values that are known once an engine serves."""
 
@@ -118,10 +108,14 @@ def _each(*values: Known | Iterable[str], if_verified: bool = False) -> Start:
 
 
 @dataclass(frozen=True)
-class _Definition(Generic[M]):
+class Series(Generic[M]):
     """Definition of a metric of `Metrics`; each instance of `Metrics` creates its own metric."""
 
-    series: Series
+    name: str
+    """The name of its samples."""
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    text: str
     create: Callable[[CollectorRegistry], M]
     starts: Sequence[Start] = ()
     first: float = 0.0
@@ -133,11 +127,14 @@ class _Definition(Generic[M]):
 
 def _counter(
     name: str, text: str, labels: str = "", starts: Sequence[Start] = ()
-) -> _Definition[Counter]:
+) -> Series[Counter]:
     """Define a counter; the names of labels are separated by spaces."""
     name, names = f"switchcraft_{name}", tuple(labels.split())
-    return _Definition(
-        Series(f"{name}_total", "counter", names, text),
+    return Series(
+        f"{name}_total",
+        "counter",
+        names,
+        text,
         lambda registry: Counter(name, text, names, registry=registry),
         starts,
     )
@@ -145,10 +142,13 @@ def _counter(
 
 def _histogram(
     name: str, text: str, buckets: Sequence[float], labels: str = "", starts: Sequence[Start] = ()
-) -> _Definition[Histogram]:
+) -> Series[Histogram]:
     name, names = f"switchcraft_{name}", tuple(labels.split())
-    return _Definition(
-        Series(name, "histogram", names, text),
+    return Series(
+        name,
+        "histogram",
+        names,
+        text,
         lambda registry: Histogram(name, text, names, buckets=buckets, registry=registry),
         starts,
     )
@@ -160,10 +160,13 @@ def _gauge(
     labels: str = "",
     starts: Sequence[Start] = (),
     first: float = 0.0,
-) -> _Definition[Gauge]:
+) -> Series[Gauge]:
     name, names = f"switchcraft_{name}", tuple(labels.split())
-    return _Definition(
-        Series(name, "gauge", names, text),
+    return Series(
+        name,
+        "gauge",
+        names,
+        text,
         lambda registry: Gauge(name, text, names, registry=registry),
         starts,
         first,
@@ -465,7 +468,7 @@ class Metrics:
         """Create all series that do not depend on an engine; `start` creates the others."""
         self.registry = CollectorRegistry()
         self._children: dict[tuple[object, ...], Counter | Histogram] = {}
-        for name, definition in self._definitions():
+        for name, definition in self.series().items():
             metric = vars(self)[name] = definition.create(self.registry)
             for start in definition.starts:
                 if start.is_fixed:
@@ -476,7 +479,7 @@ class Metrics:
 
         `has_verifier` says whether its artifact can verify answers.
         """
-        for name, definition in self._definitions():
+        for name, definition in self.series().items():
             for start in definition.starts:
                 if not start.is_fixed and (has_verifier or not start.if_verified):
                     self._start(vars(self)[name], start, known)
@@ -495,16 +498,9 @@ class Metrics:
                 child.set(first)
 
     @staticmethod
-    def _definitions() -> Iterator[tuple[str, _Definition[Any]]]:
-        """Yield the name and the definition of every metric, in the order of definition."""
-        for name, definition in vars(Metrics).items():
-            if isinstance(definition, _Definition):
-                yield name, definition
-
-    @property
-    def series(self) -> tuple[Series, ...]:
-        """Every series, in the order of definition."""
-        return tuple(definition.series for _, definition in self._definitions())
+    def series() -> Mapping[str, Series[Any]]:
+        """Return every series by its attribute of `Metrics`, in the order of definition."""
+        return {name: each for name, each in vars(Metrics).items() if isinstance(each, Series)}
 
     def exposition(self) -> bytes:
         """Return all series in Prometheus' text format (`CONTENT_TYPE`)."""

@@ -27,7 +27,7 @@ def _recorded() -> dict[str, str]:
 def _known_series() -> dict[str, set[str]]:
     """Return the labels of every series by its name, including those of rules."""
     known = {"up": FROM_PROMETHEUS, "ALERTS": {"alertname", "alertstate"} | FROM_PROMETHEUS}
-    for series in Metrics().series:
+    for series in Metrics.series().values():
         labels = FROM_PROMETHEUS | set(series.labels)
         ends = ("_bucket", "_sum", "_count") if series.kind == "histogram" else ("",)
         known |= {series.name + end: labels | {"le"} for end in ends}

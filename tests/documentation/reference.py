@@ -53,7 +53,7 @@ def pages() -> Mapping[str, str]:
 def _metrics_page() -> Iterator[str]:
     """Yield the lines of `docs/reference/metrics.md`."""
     yield _METRICS_HEAD
-    for series in Metrics().series:
+    for series in Metrics.series().values():
         labels = ", ".join(f"`{label}`" for label in series.labels)
         yield f"| `{series.name}` | {series.kind} | {labels} | {series.text} |"
 

@@ -113,7 +113,7 @@ def test_headers_exist() -> None:
 
 def test_metrics_exist() -> None:
     """The gateway has the series that the documents name; `*` stands for any end of a name."""
-    names = [series.name for series in Metrics().series]
+    names = [series.name for series in Metrics.series().values()]
     suffixes = ("", "_bucket", "_sum", "_count")
     known = {f"{name}{suffix}" for name in names for suffix in suffixes}
     for document in DOCUMENTS:
