@@ -50,25 +50,6 @@ class Goal:
             return f"accuracy=best{points}{end}"
         return f"{self.kind}={self.number:g}{end}"
 
-    @property
-    def meaning(self) -> str:
-        """The goal in words."""
-        number = abs(self.number)
-        points = f"{number:g} point{'' if number == 1 else 's'}"
-        match self.kind:
-            case "accuracy":
-                words = f"at least {number:.4g} of the answers correct"
-            case "best":
-                words = "as many correct answers as the best single model"
-                more = "more" if self.number > 0 else "fewer"
-                words += f", or {points} {more}" if number else ""
-            case "usd_per_1k":
-                words = f"at most {number:g} USD per 1,000 requests"
-            case "within":
-                words = f"at most {points} fewer correct answers than the best single model"
-                words += f", and no fewer than with `{VERIFIED}`"
-        return words + (", at the worse end of the 95% interval" if self.uses_interval else "")
-
     def figure(self, point: FrontierPoint, best_single: Measure | None) -> float:
         """Return the number of a point to compare: the estimate, or its interval's worse end."""
         if self.kind == "accuracy":

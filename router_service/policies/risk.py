@@ -17,7 +17,7 @@ from router_service.core.resources import Cache, shared_cache
 
 
 class Risk(StrEnum):
-    """What a tool may do to the world. Compare levels by `severity`."""
+    """What a tool may do to the world; the most harmless level comes first."""
 
     READ_ONLY = "read_only"
     """It changes nothing."""
@@ -25,11 +25,6 @@ class Risk(StrEnum):
     """It adds or changes something, and the change can be undone."""
     DESTRUCTIVE = "destructive"
     """It may delete, overwrite, spend, send, or run anything."""
-
-    @property
-    def severity(self) -> int:
-        """The level's rank: 0 for the most harmless."""
-        return list(Risk).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +49,7 @@ class RiskRules:
 
     def highest(self, tools: Sequence[ToolSpec]) -> Risk | None:
         """Return the most severe level among tools, or None if no level is known."""
-        levels = {self.risk_of(tool) for tool in tools} - {None}
-        return max((level for level in levels if level), key=lambda r: r.severity, default=None)
+        return max(filter(None, map(self.risk_of, tools)), key=[*Risk].index, default=None)
 
 
 def annotated_risk(hints: tuple[bool | None, bool | None]) -> Risk:

@@ -97,18 +97,14 @@ class Familiarity:
         self._scale = np.array(spec.scale)
         self._precision = np.array(spec.precision)
 
-    def distance(self, features: Sequence[float]) -> float:
-        """Return the distance of a request with these features to the training queries."""
-        offset = (self._sizes.of(np.array(features)) - self._mean) / self._scale
-        squared = float(offset @ self._precision @ offset)
-        return 0.0 if squared <= 0 else math.sqrt(squared)
-
     def of(self, features: Sequence[float]) -> float:
         """Return the familiarity of a request: the share of held-out queries at least as far.
 
         It is 0 beyond all of them, and takes some 0.01 ms.
         """
-        distance, known = self.distance(features), self.spec.distances
+        offset = (self._sizes.of(np.array(features)) - self._mean) / self._scale
+        squared, known = float(offset @ self._precision @ offset), self.spec.distances
+        distance = 0.0 if squared <= 0 else math.sqrt(squared)
         if distance <= known[0]:
             return 1.0
         if not distance <= known[-1]:  # true if the distance is NaN

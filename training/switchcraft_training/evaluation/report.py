@@ -20,6 +20,7 @@ from router_service.artifact import Provenance
 from router_service.core.errors import ConfigError
 from router_service.measurement.goals import parse_goal
 from router_service.measurement.rules import Entry
+from router_service.policies.verified import VERIFIED
 from router_service.router import Router
 from switchcraft_training.config import Grouping, RunConfig
 from switchcraft_training.data.learned import TrainingOverlap, digests_of
@@ -232,9 +233,25 @@ def format_interval(bounds: tuple[float, float] | None, form: str) -> str:
 
 
 def describe_goal(text: str) -> str:
-    """Return what a goal such as `accuracy=best@95` means."""
+    """Return what a goal such as `accuracy=best@95` means; empty for a rule."""
     goal = parse_goal(text, param="goal")
-    return "" if goal is None else goal.meaning
+    if goal is None:
+        return ""
+    number = abs(goal.number)
+    points = f"{number:g} point{'' if number == 1 else 's'}"
+    match goal.kind:
+        case "accuracy":
+            words = f"at least {number:.4g} of the answers correct"
+        case "best":
+            words = "as many correct answers as the best single model"
+            more = "more" if goal.number > 0 else "fewer"
+            words += f", or {points} {more}" if number else ""
+        case "usd_per_1k":
+            words = f"at most {number:g} USD per 1,000 requests"
+        case "within":
+            words = f"at most {points} fewer correct answers than the best single model"
+            words += f", and no fewer than with `{VERIFIED}`"
+    return words + (", at the worse end of the 95% interval" if goal.uses_interval else "")
 
 
 def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
