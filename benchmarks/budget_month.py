@@ -30,7 +30,7 @@ from sqlalchemy import insert
 from benchmarks.stamp import write_figures
 from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Budget, BudgetPeriod, Key, Limits
-from router_service.access.pacing import DAY_S, HOUR_S, Pacing
+from router_service.access.pacing import DAY_S, Pacing
 from router_service.artifact import SHIPPED, Artifact
 from router_service.core.money import NANO
 from router_service.database.engine import Database
@@ -49,6 +49,7 @@ from router_service.policies.registry import DEFAULT, NamedPolicy, parse_policy
 from router_service.policies.verified import Verified
 from router_service.settings import BudgetSettings
 
+HOUR_S = 3600
 STARTS_S = 1_767_225_600
 """1 January 2026, a Thursday."""
 DAYS = 31
@@ -225,39 +226,32 @@ def arrivals(rng: np.random.Generator, requests: int, *, has_surge: bool) -> Flo
 
 
 class Ledger:
-    """The usage of the simulated team in a database in memory, by hour and by day."""
+    """The usage of the simulated team in a database in memory, by day."""
 
     def __init__(self, scope: str) -> None:
         """Create the tables."""
         self.database = Database(None)
         self.database.prepare()
         self._scope = scope
-        self._hour = -1
-        self._sums: defaultdict[tuple[int, int, str], float] = defaultdict(float)
+        self._sums: defaultdict[tuple[int, str], float] = defaultdict(float)
 
     def add(self, now_s: float, policy: str, cost_usd: float) -> None:
         """Count one request."""
-        for step_s in (HOUR_S, DAY_S):
-            self._sums[step_s, int(now_s // step_s * step_s), policy] += cost_usd
+        self._sums[int(now_s // DAY_S * DAY_S), policy] += cost_usd
 
     def write(self) -> None:
-        """Write all sums of the last week, in place of those before."""
+        """Write all sums, in place of those before."""
         zeros = dict.fromkeys(USAGE_SUMS, 0)
         rows = [
             zeros
-            | {"scope": self._scope, "model": "", "policy": policy, "step_s": step_s}
+            | {"scope": self._scope, "model": "", "policy": policy, "step_s": DAY_S}
             | {"start_s": start_s, "cost_nusd": round(cost_usd * NANO)}
-            for (step_s, start_s, policy), cost_usd in self._sums.items()
+            for (start_s, policy), cost_usd in self._sums.items()
         ]
         with self.database.write() as connection:
             connection.execute(usage.delete())
             if rows:
                 connection.execute(insert(usage), rows)
-        if rows:
-            newest_s = max(start_s for step_s, start_s, _ in self._sums if step_s == DAY_S)
-            for each in list(self._sums):
-                if each[1] < newest_s - (8 if each[0] == DAY_S else 2) * DAY_S:
-                    del self._sums[each]
 
 
 def cheaper_first(

@@ -1,18 +1,19 @@
 """Cheaper policies as a budget runs out, so that it lasts until its period ends.
 
-A request keeps its policy while the budget is expected to last. Otherwise it gets the most accurate
-measured policy that costs at most what the budget can pay for each request. A budget without an end
-follows a curve: the more of it is spent, the cheaper is the policy.
+What is left of a budget, divided by the time left, is compared with the demand of the last week. If
+it suffices, a request keeps its policy. Otherwise it gets the most accurate measured policy that
+costs at most what the budget can pay for each request. A budget without an end follows a curve: the
+more of it is spent, the cheaper is the policy.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import func, select
 
 from router_service.access.budgets import BudgetBalance
 from router_service.access.key import Key
@@ -26,36 +27,25 @@ from router_service.policies.registry import choose_once, parse_policy
 from router_service.policies.verified import is_verified
 from router_service.settings import BudgetSettings
 
-HOUR_S, DAY_S = 3600, 24 * 3600
+DAY_S = 24 * 3600
+WEEK_S = 7 * DAY_S
 
 READ_EVERY_S = 10.0
-"""Interval at which new budgets are looked for; the history of each is read again after
-`HISTORY_S`."""
-HISTORY_S = 300.0
+"""Interval at which new budgets are looked for; the demand of each is read again after
+`DEMAND_S`."""
+DEMAND_S = 300.0
 SUBJECTS_PER_READ = 200
 FORGOTTEN_AFTER_S = 24 * 3600.0
 
-FORECAST_S = 60.0
-"""Time after which a forecast is made again, which takes 0.1 ms."""
 FRESH_S = 0.1
 """Time that an allowance is used before it is computed again, which takes 20 µs. With a second, a
 client that is fast could spend a small budget before anything gets cheaper."""
-
-WEEK_DAYS = 7
-MARGINS = (3.0, *(WEEK_DAYS - 1) * [1.4], 1.0)
-"""How many times too high a forecast may be, by the number of whole days that it is made from.
-
-The busiest eight hours may have all requests of a day (24 / 8), and five days those of a week
-(7 / 5)."""
-
 RESERVE = 0.02
-"""Share of the rest of a budget that is not planned, because the forecast has errors."""
-HOLD_S = 900.0
-"""Least time between two changes of a budget's limit, unless its forecast has changed by much."""
-SLACK = 0.03
-"""By how much a forecast must exceed a limit before the limit changes."""
+"""Share of the rest of a budget that is not planned, because the demand varies."""
+HOLD_S = 3600.0
+"""Least time between two changes of a budget's limit, unless much was spent meanwhile."""
 URGENT = 0.7
-"""A limit changes at once if only this share of it can be paid."""
+"""A limit is computed at once if only this share is left of what was left at the last time."""
 
 DEFAULT_CURVE = ((0.5, 0.75), (0.75, 0.5), (0.9, 0.25))
 """The curve of budgets that never start again."""
@@ -141,22 +131,6 @@ class Demand:
     fixed_usd: float = 0.0
     """Cost of requests that no policy decides, such as those that name a model."""
 
-    @property
-    def usd(self) -> float:
-        """The whole cost."""
-        return self.fixed_usd + sum(cost * volume for cost, volume in self.volumes.items())
-
-    @property
-    def dearest_usd(self) -> float:
-        """Expected cost of one of the most expensive requests."""
-        return max(self.volumes, default=math.inf)
-
-    def add(self, other: Demand, weight: float) -> None:
-        """Add a multiple of another demand."""
-        self.fixed_usd += weight * other.fixed_usd
-        for cost_usd, volume in other.volumes.items():
-            self.volumes[cost_usd] = self.volumes.get(cost_usd, 0.0) + weight * volume
-
     def affordable_cost_usd(self, left_usd: float) -> float:
         """Return the largest cost of a request at which an amount suffices; infinity for any."""
         left_usd -= self.fixed_usd
@@ -168,101 +142,34 @@ class Demand:
             volume -= self.volumes[cost_usd]
         return math.inf
 
+    def count(self, usd: float, policy: str, points: OperatingPoints) -> None:
+        """Count what requests have cost under a policy, as records show it.
 
-Spent = tuple[int, str, float]
-"""What one policy has cost in an hour or a day: when it began, the policy as records show it (see
-`OperatingPoints.find_label`), and the cost in USD."""
-
-
-class History:
-    """The demand of the last week by day, and of the last two days by hour."""
-
-    def __init__(
-        self, points: OperatingPoints, days: Iterable[Spent], hours: Iterable[Spent]
-    ) -> None:
-        """Read what was spent, each in UTC; the last day and hour are not complete."""
-        self._days = _demands(points, days)
-        self._hours = {start_s: each.usd for start_s, each in _demands(points, hours).items()}
-
-    def forecast(self, now_s: float, ends_s: float) -> tuple[Demand, int]:
-        """Return the demand until a midnight, and the number of whole days that it is made from.
-
-        The last seven days repeat. If fewer are known, their mean repeats; without any, today does.
+        See `OperatingPoints.find_label`. Requests that got a cheaper policy count as if they had
+        got theirs.
         """
-        today_s = int(now_s // DAY_S * DAY_S)
-        first_s = min(self._days, default=today_s)
-        whole = [
-            each
-            for each in range(today_s - WEEK_DAYS * DAY_S, today_s, DAY_S)
-            if each >= first_s // DAY_S * DAY_S
-        ]
-        found, today = Demand(), self._days.get(today_s, Demand())
-        later = int(-(-ends_s // DAY_S)) - today_s // DAY_S - 1
-        if not whole:
-            begun_s = max(today_s, min(self._hours, default=today_s))
-            elapsed_s = max(now_s - begun_s, HOUR_S)
-            found.add(today, (ends_s - now_s) / elapsed_s)
-            return found, 0
-        share_left = self._share_left(now_s)
-        expected = self._day(today_s, whole)
-        # A day that is busier or quieter than usual stays so until its end.
-        level, expected_usd = 1.0, expected.usd * (1 - share_left)
-        if share_left < 0.85 and expected_usd > 0:
-            level = min(3.0, max(1 / 3, today.usd / expected_usd))
-        found.add(expected, share_left * level)
-        for number in range(min(later, WEEK_DAYS)):
-            times = (later - number - 1) // WEEK_DAYS + 1
-            found.add(self._day(today_s + (number + 1) * DAY_S, whole), times)
-        return found, len(whole)
-
-    def _day(self, start_s: int, whole: Sequence[int]) -> Demand:
-        """Return the expected demand of a day: that of the last same day of the week, or a mean."""
-        if len(whole) == WEEK_DAYS:
-            same_s = whole[0] + (start_s - whole[0]) % (WEEK_DAYS * DAY_S)
-            return self._days.get(same_s, Demand())
-        mean = Demand()
-        for each in whole:
-            mean.add(self._days.get(each, Demand()), 1 / len(whole))
-        return mean
-
-    def _share_left(self, now_s: float) -> float:
-        """Return the share of today's demand that is still to come, as yesterday's hours say."""
-        today_s = int(now_s // DAY_S * DAY_S)
-        elapsed_s = now_s - today_s
-        yesterday = [self._hours.get(today_s - DAY_S + it, 0.0) for it in range(0, DAY_S, HOUR_S)]
-        total = sum(yesterday)
-        if not total:
-            return 1 - elapsed_s / DAY_S
-        hour = int(elapsed_s // HOUR_S)
-        this_left = yesterday[hour] * (1 - (elapsed_s - hour * HOUR_S) / HOUR_S)
-        return (this_left + sum(yesterday[hour + 1 :])) / total
-
-
-def _demands(points: OperatingPoints, spent: Iterable[Spent]) -> dict[int, Demand]:
-    found: dict[int, Demand] = {}
-    for start_s, policy, usd in spent:
-        demand = found.setdefault(start_s, Demand())
         applied, asked = points.find_label(policy)
         if applied is None or asked is None or applied.cost_usd.value <= 0:
-            demand.fixed_usd += usd
+            self.fixed_usd += usd
         else:
-            volumes, cost_usd = demand.volumes, asked.cost_usd.value
-            volumes[cost_usd] = volumes.get(cost_usd, 0.0) + usd / applied.cost_usd.value
-    return found
+            volume = usd / applied.cost_usd.value
+            self.volumes[asked.cost_usd.value] = self.volumes.get(asked.cost_usd.value, 0) + volume
 
 
 @dataclass(slots=True)
 class _Pace:
     """One budget's limit, and what it is computed from."""
 
+    start_s: int
     seen_s: float
-    history: History | None = None
     read_s: float = -math.inf
-    forecast: tuple[Demand, int] | None = None
-    forecast_s: float = -math.inf
-    start_s: int | None = None
+    demand: Demand | None = None
+    """The demand of the last week; None before it was read."""
+    since_s: float = 0.0
+    """When that demand began."""
     limit_usd: float = math.inf
-    changed_s: float = -math.inf
+    limited_s: float = -math.inf
+    limited_left_usd: float = 0.0
 
 
 class Pacing:
@@ -280,11 +187,11 @@ class Pacing:
         has_usage: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Know no history yet.
+        """Know no demand yet.
 
         `points` returns those of the engine that serves, or None before they are measured.
         `states` returns the budgets of a key and its team. Without usage in the database,
-        there are no forecasts, and all budgets follow a curve. `clock` returns Unix seconds.
+        all budgets follow a curve. `clock` returns Unix seconds.
         """
         self._settings = settings
         self._points = points
@@ -307,7 +214,7 @@ class Pacing:
         return allowance
 
     def refresh(self, database: Database) -> None:
-        """Read the history of budgets that are in use; raises DatabaseError."""
+        """Read the demand of budgets that are in use; raises DatabaseError."""
         points, now_s = self._points(), self._clock()
         for subject, pace in list(self._paces.items()):
             if now_s - pace.seen_s > FORGOTTEN_AFTER_S:
@@ -316,39 +223,31 @@ class Pacing:
             if now_s - computed_s > FORGOTTEN_AFTER_S:
                 self._allowances.pop(name, None)
         due = [(pace.read_s, subject) for subject, pace in list(self._paces.items())]
-        chosen = [subject for read_s, subject in sorted(due) if now_s - read_s >= HISTORY_S]
+        chosen = [subject for read_s, subject in sorted(due) if now_s - read_s >= DEMAND_S]
         chosen = chosen[:SUBJECTS_PER_READ]
         if points is None or not chosen:
             return
-        today_s = int(now_s // DAY_S * DAY_S)
+        first_s = int((now_s - WEEK_S) // DAY_S * DAY_S)
         query = (
             select(
                 usage.c.scope,
-                usage.c.step_s,
-                usage.c.start_s,
                 usage.c.policy,
+                func.min(usage.c.start_s),
                 func.sum(usage.c.cost_nusd),
             )
-            .where(usage.c.scope.in_(chosen))
-            .where(
-                or_(
-                    and_(usage.c.step_s == DAY_S, usage.c.start_s >= today_s - WEEK_DAYS * DAY_S),
-                    and_(usage.c.step_s == HOUR_S, usage.c.start_s >= today_s - DAY_S),
-                )
-            )
-            .group_by(usage.c.scope, usage.c.step_s, usage.c.start_s, usage.c.policy)
+            .where(usage.c.scope.in_(chosen), usage.c.step_s == DAY_S, usage.c.start_s >= first_s)
+            .group_by(usage.c.scope, usage.c.policy)
         )
-        found: dict[tuple[str, int], list[Spent]] = {}
+        demands = {subject: Demand() for subject in chosen}
+        since_s = dict.fromkeys(chosen, now_s)
         with database.read() as connection:
-            for scope, step_s, start_s, policy, cost_nusd in connection.execute(query):
-                spent = found.setdefault((scope, step_s), [])
-                spent.append((start_s, policy, int(cost_nusd) / NANO))
+            for subject, policy, start_s, cost_nusd in connection.execute(query):
+                demands[subject].count(int(cost_nusd) / NANO, policy, points)
+                since_s[subject] = min(since_s[subject], start_s)
         for subject in chosen:
-            known = self._paces.get(subject)
-            if known is not None:
-                days, hours = (found.get((subject, step_s), ()) for step_s in (DAY_S, HOUR_S))
-                known.history, known.read_s = History(points, days, hours), now_s
-                known.forecast_s = -math.inf
+            pace = self._paces.get(subject)
+            if pace is not None:
+                pace.demand, pace.since_s, pace.read_s = demands[subject], since_s[subject], now_s
 
     def _compute(self, key: Key, now_s: float) -> Allowance | None:
         settings, points = self._settings(), self._points()
@@ -361,43 +260,22 @@ class Pacing:
                     curve = DEFAULT_CURVE if settings.curve is None else settings.curve
                     max_share = min([1.0, *(cost for at, cost in curve if state.share >= at)])
                 else:
-                    max_cost_usd = self._pace(state, points, now_s)
+                    max_cost_usd = self._pace(state, now_s)
             limits = points, max_cost_usd, max_share, key.policies
             found.append(Allowance(state.subject, usd, left_usd, state.end_s, *limits))
         return tightest(found)
 
-    def _pace(self, state: BudgetBalance, points: OperatingPoints, now_s: float) -> float:
+    def _pace(self, state: BudgetBalance, now_s: float) -> float:
         """Return the largest cost of a request at which a budget lasts until its end."""
-        pace = self._paces.setdefault(state.subject, _Pace(now_s))
+        pace = self._paces.get(state.subject)
+        if pace is None or pace.start_s != state.start_s:
+            pace = self._paces[state.subject] = _Pace(state.start_s, now_s)
         pace.seen_s = now_s
-        if pace.start_s != state.start_s:
-            pace.start_s, pace.limit_usd = state.start_s, math.inf
-            pace.changed_s = pace.forecast_s = -math.inf
-        if pace.history is None:
-            return pace.limit_usd
-        if pace.forecast is None or not 0 <= now_s - pace.forecast_s < FORECAST_S:
-            pace.forecast, pace.forecast_s = pace.history.forecast(now_s, state.end_s), now_s
-        demand, days = pace.forecast
-        left_usd = (state.budget.usd - state.spent_usd) * (1 - RESERVE) * MARGINS[days]
-        affordable_usd = demand.affordable_cost_usd(left_usd)
-        target_usd = _step_down(points, affordable_usd)
-        if target_usd < pace.limit_usd:
-            # Compared with the present limit, so that small errors do not change it to and fro.
-            step_usd = pace.limit_usd if pace.limit_usd < math.inf else demand.dearest_usd
-            is_urgent = affordable_usd < step_usd * URGENT
-            changes = is_urgent or affordable_usd < step_usd * (1 - SLACK)
-        else:
-            is_urgent = False
-            target_usd = _step_down(points, affordable_usd / (1 + SLACK))
-            changes = target_usd > pace.limit_usd
-        if changes and (is_urgent or now_s - pace.changed_s >= HOLD_S):
-            pace.limit_usd, pace.changed_s = target_usd, now_s
+        left_usd = state.budget.usd - state.spent_usd
+        is_due = now_s - pace.limited_s >= HOLD_S or left_usd < URGENT * pace.limited_left_usd
+        if pace.demand is not None and is_due:
+            measured_s = max(pace.read_s - pace.since_s, DAY_S)
+            share = measured_s / max(state.end_s - now_s, 1.0)
+            pace.limit_usd = pace.demand.affordable_cost_usd(left_usd * (1 - RESERVE) * share)
+            pace.limited_s, pace.limited_left_usd = now_s, left_usd
         return pace.limit_usd
-
-
-def _step_down(points: OperatingPoints, cost_usd: float) -> float:
-    """Return the cost of the most expensive measured point within a cost, or of the cheapest."""
-    if cost_usd == math.inf:
-        return cost_usd
-    costs_usd = [point.cost_usd.value for point in points.front]
-    return max((each for each in costs_usd if each <= cost_usd), default=costs_usd[0])
