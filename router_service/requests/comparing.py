@@ -24,7 +24,6 @@ from router_service.requests.pool import lacks
 from router_service.runtime.engine import Engine
 from router_service.settings import Model
 from router_service.telemetry.comparisons import Comparison, Comparisons
-from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.usage import clean
 from router_service.verifier.answer_features import Question, relate
 
@@ -43,13 +42,11 @@ class ModelComparer:
         engine: Callable[[], Engine],
         stored: Comparisons,
         background: BackgroundLog,
-        metrics: Metrics,
     ) -> None:
         """Compare nothing yet; `engine` returns the one that answers new requests."""
         self._engine = engine
         self._stored = stored
         self._background = background
-        self._outcomes = metrics.comparisons
         self._running: dict[asyncio.Task[None], float] = {}
         """The comparisons in progress, with the expected cost of each in USD."""
 
@@ -67,11 +64,11 @@ class ModelComparer:
         usage, seconds = call.accepted.usage, call.accepted.seconds
         expected_usd = answer_cost_usd(model, usage, seconds)
         if expected_usd is None or len(self._running) >= MAX_RUNNING:
-            self._outcomes.labels("busy").inc()
+            _log.debug("comparison skipped: too many at once, or the price is unknown")
             return
         reserved_usd = sum(self._running.values()) + expected_usd
         if self._stored.spent_usd + reserved_usd > settings.budget_usd:
-            self._outcomes.labels("over_budget").inc()
+            _log.debug("comparison skipped: router.compare.budget_usd is spent")
             return
         task = asyncio.create_task(self._compare(call, model))
         self._running[task] = expected_usd
@@ -100,14 +97,11 @@ class ModelComparer:
             self._store(call, other, is_same)
         except Exception:  # noqa: BLE001 - a defect here must not end the task unseen
             _log.exception("comparison failed: decision=%s model=%s", call.decision_id, model.name)
-            self._outcomes.labels("failed").inc()
 
     def _store(self, call: Call, other: Candidate, is_same: bool | None) -> None:
-        """Store, count and log a comparison."""
+        """Store and log a comparison."""
         record, accepted = call.record, call.accepted
         assert record is not None  # noqa: S101 - for types; the call has been recorded
-        outcome = "failed" if is_same is None else "same" if is_same else "different"
-        self._outcomes.labels(outcome).inc()
         cost_usd, other_usd = record.actual_cost_usd, other.cost_usd or 0.0
         answers = [each.answer for each in (accepted, other) if each.answer is not None]
         tool = next((made.name for answer in answers for made in answer.calls), None)

@@ -150,9 +150,7 @@ class Gateway:
 
         comparisons = Comparisons()
         self.database.every(WRITE_EVERY_S, "comparisons", comparisons.write)
-        self.comparer = ModelComparer(
-            lambda: self.engine, comparisons, self.background, self.metrics
-        )
+        self.comparer = ModelComparer(lambda: self.engine, comparisons, self.background)
 
         def on_ended(call: Call) -> None:
             self.conversations.answered(call)

@@ -37,7 +37,6 @@ def show_engine(metrics: Metrics, engine: Engine, breakers: CircuitBreakers) -> 
     metrics.start(
         {
             Known.ARMS: pool.by_arm,
-            Known.PRICED_ARMS: pool.prices,
             Known.MODELS: models,
             Known.PRICED_MODELS: priced,
             Known.COMPARED_MODELS: priced if has_baseline else (),

@@ -77,13 +77,10 @@ class Known(Enum):
 
     ARMS = auto()
     """The arms that have a model."""
-    PRICED_ARMS = auto()
-    """The arms whose model has a price. Without one there is no series of costs: 0 would be
-    wrong."""
     MODELS = auto()
     """The names of the models."""
     PRICED_MODELS = auto()
-    """The models that have a price."""
+    """The models that have a price. Without one there is no series of costs: 0 would be wrong."""
     COMPARED_MODELS = auto()
     """The models whose cost is compared with that of the baseline model: both have a price."""
 
@@ -315,21 +312,6 @@ class Metrics:
         "Latency that verification added: time from the first complete candidate answer until one "
         "was accepted.",
         _UPSTREAM_BUCKETS_S,
-    )
-    rejected_cost_usd = _counter(
-        "rejected_cost_usd",
-        "Cost of candidate answers that were not delivered, by arm; included in cost_usd.",
-        "arm",
-        starts=[_each(Known.PRICED_ARMS, if_verified=True)],
-    )
-    # Comparisons with a second model (router.compare).
-    comparisons = _counter(
-        "comparisons",
-        "Requests that a second model was to answer in the background, by outcome: same or "
-        "different calls, failed (no answer), busy (too many at once, or the price is unknown), "
-        "over_budget.",
-        "outcome",
-        starts=[_each(("same", "different", "failed", "busy", "over_budget"))],
     )
     # Upstreams.
     attempts = _counter(

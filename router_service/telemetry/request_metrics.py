@@ -77,8 +77,6 @@ def _count_planned(
             outcome = "failed" if answer.failure is not None else "rejected"
             if answer.is_accepted:
                 outcome = "accepted"
-            else:
-                counts[metrics.rejected_cost_usd, answer.arm] += answer.cost_usd or 0
             counts[metrics.candidates, answer.arm, record.track, outcome] += 1
     if record.routed is not None:
         _count_routed(metrics, counts, record, record.routed, release)
