@@ -29,7 +29,6 @@ from router_service.apis.encoding import fix_surrogates
 from router_service.apis.registry import APIS
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
 from router_service.core.resources import Stage
-from router_service.core.values import request_value
 from router_service.settings.deployments import PROVIDERS
 
 AttributeValue = str | int | float | bool
@@ -60,19 +59,6 @@ class UpstreamSpan:
 
 UNTRACED_SPAN = UpstreamSpan()
 """Span of all upstream calls that are not traced."""
-
-
-@request_value(frozen=True, slots=True)
-class ResponseInfo:
-    """What is reported about an answer that has ended; fields are None if they are unknown."""
-
-    response_id: str | None = None
-    response_model: str | None = None
-    """Model that the upstream reports."""
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    failure: str | None = None
-    """Kind of failure if the answer failed after a good start, else None."""
 
 
 @dataclass(slots=True)
@@ -179,20 +165,31 @@ class Trace:
             _set_error(decision, error_type)
         decision.end(self._unix_ns(ends_s[-1]))
 
-    def record_response(self, response: ResponseInfo) -> None:
-        """Add the answer's attributes to the span of the last upstream call."""
+    def record_response(
+        self,
+        *,
+        response_id: str | None,
+        response_model: str | None,
+        prompt_tokens: int | None,
+        completion_tokens: int | None,
+        failure: str | None,
+    ) -> None:
+        """Add the answer's attributes to the span of the last upstream call, if they are known.
+
+        `failure` is its kind if the answer failed after a good start.
+        """
         if not self._calls:
             return
         span = self._calls[-1].span
         attributes = {
-            "gen_ai.response.id": fix_surrogates(response.response_id or "") or None,
-            "gen_ai.response.model": fix_surrogates(response.response_model or "") or None,
-            "gen_ai.usage.input_tokens": response.prompt_tokens,
-            "gen_ai.usage.output_tokens": response.completion_tokens,
+            "gen_ai.response.id": fix_surrogates(response_id or "") or None,
+            "gen_ai.response.model": fix_surrogates(response_model or "") or None,
+            "gen_ai.usage.input_tokens": prompt_tokens,
+            "gen_ai.usage.output_tokens": completion_tokens,
         }
         span.set_attributes({name: v for name, v in attributes.items() if v is not None})
-        if response.failure is not None:
-            _set_error(span, response.failure)
+        if failure is not None:
+            _set_error(span, failure)
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
         """Add the gateway's attributes to the request's span, except those that are None."""

@@ -19,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # numpy starts a thread for each core when it is imported. A gateway multiplies matrices
         # only when it starts, and the threads' memory is never returned (4 MB on two cores).
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # prometheus_client would keep counts in files there, where a restart finds them again.
+        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
         # Until it serves, nearly all objects stay. Visiting them takes a fifth of a start's time.
         gc.disable()
     status = 0

@@ -29,7 +29,6 @@ from router_service.telemetry.metrics import Metrics
 from router_service.telemetry.recent_requests import RecentRequests
 from router_service.telemetry.request_metrics import count_requests
 from router_service.telemetry.usage import UsageHistory
-from router_service.tracing import ResponseInfo
 
 API_PREFIX = "/v1/"
 
@@ -344,13 +343,11 @@ def _trace(call: Call, record: Record) -> None:
     for candidate in call.asked.values():
         usage = candidate.usage
         candidate.trace.record_response(
-            ResponseInfo(
-                response_id=candidate.identity.id,
-                response_model=candidate.identity.model,
-                prompt_tokens=usage.prompt_tokens if usage else None,
-                completion_tokens=usage.completion_tokens if usage else None,
-                failure=candidate.failure,
-            )
+            response_id=candidate.identity.id,
+            response_model=candidate.identity.model,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+            failure=candidate.failure,
         )
         candidate.trace.set_attributes(
             {
@@ -362,11 +359,9 @@ def _trace(call: Call, record: Record) -> None:
         )
     is_incomplete = record.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
     trace.record_response(
-        ResponseInfo(
-            response_id=accepted.identity.id,
-            response_model=accepted.identity.model,
-            prompt_tokens=record.prompt_tokens,
-            completion_tokens=record.completion_tokens,
-            failure=str(record.ending) if is_incomplete else None,
-        )
+        response_id=accepted.identity.id,
+        response_model=accepted.identity.model,
+        prompt_tokens=record.prompt_tokens,
+        completion_tokens=record.completion_tokens,
+        failure=str(record.ending) if is_incomplete else None,
     )
