@@ -121,13 +121,16 @@ class _Trial:
 
 
 class _Queries:
-    """Held-out queries on which pools are tried; `rows` are those of the artifact's file."""
+    """Held-out queries on which pools are tried."""
 
     def __init__(
-        self, held_out: HeldOut, simulation: Simulation | None, manifest: Manifest, rows: Columns
+        self, artifact: Artifact, rows: Columns | None = None, *, verifies: bool = True
     ) -> None:
+        """Read the queries of an artifact in these rows (default: all)."""
+        manifest, path = artifact.manifest, artifact.directory / HELD_OUT
+        held_out, judged = HeldOut.read(path), read_judgements(path) if verifies else None
+        rows = np.arange(len(held_out.folds)) if rows is None else rows
         prices = [manifest.profile[arm].price for arm in manifest.measured_arms]
-        self.rows = rows
         self.correct = held_out.correct[rows]
         self.cost_usd = held_out.recorded_costs_usd(prices)[rows]
         self.seconds = held_out.seconds[rows]
@@ -135,7 +138,9 @@ class _Queries:
         self._probabilities = held_out.probabilities[rows]
         self._expected_usd = held_out.expected_costs_usd(prices)[rows]
         self._fold_usd = held_out.fold_costs_usd(prices)
-        self.simulation = simulation
+        self.simulation: Simulation | None = None
+        if judged is not None and manifest.verifier is not None:
+            self.simulation = Simulation(judged.take(rows), manifest.verifier.gain_features)
 
     def outcomes(self, columns: Sequence[int]) -> PricedOutcomes:
         """Return the answers of some arms."""
@@ -185,24 +190,16 @@ def advise(
     set and the artifact does not say which providers serve an arm.
     """
     manifest = artifact.manifest
-    path = artifact.directory / HELD_OUT
     if HELD_OUT not in manifest.files:
-        raise ArtifactError(path, "is missing, and advice needs held-out predictions")
-    held_out, judged = HeldOut.read(path), read_judgements(path)
-    verifier = manifest.verifier
+        problem = "is missing, and advice needs held-out predictions"
+        raise ArtifactError(artifact.directory / HELD_OUT, problem)
     available = set(artifact.pool or manifest.measured_arms) if arms is None else set(arms)
     columns = tuple(c for c, arm in enumerate(manifest.measured_arms) if arm in available)
     limits = _Limits(max_models, max_providers, _providers(manifest, columns, max_providers))
 
-    def queries(rows: Columns) -> _Queries:
-        simulation = None
-        if judged is not None and verifier is not None:
-            simulation = Simulation(judged.take(rows), verifier.gain_features)
-        return _Queries(held_out, simulation, manifest, rows)
-
-    is_searched = _is_searched(held_out.folds)
-    everything = queries(np.arange(len(is_searched)))
-    sample = queries(np.flatnonzero(is_searched))
+    everything = _Queries(artifact)
+    is_searched = _is_searched(everything.folds)
+    sample = _Queries(artifact, np.flatnonzero(is_searched))
     best = columns[best_single(everything.outcomes(columns))]
     best_usd = float(everything.cost_usd[:, best].mean())
     trials = _search(sample, columns, best_usd, limits)
@@ -254,17 +251,13 @@ def best_addition(
     about a second. Raises ArtifactError if the file
     cannot be read.
     """
-    manifest, path = artifact.manifest, artifact.directory / HELD_OUT
+    manifest = artifact.manifest
     columns = tuple(
         manifest.measured_arms.index(arm) for arm in artifact.pool or manifest.measured_arms
     )
     if HELD_OUT not in manifest.files or len(columns) == len(manifest.measured_arms):
         return None
-    held_out, judged, verifier = HeldOut.read(path), read_judgements(path), manifest.verifier
-    simulation = None
-    if verified_goals and judged is not None and verifier is not None:
-        simulation = Simulation(judged, verifier.gain_features)
-    queries = _Queries(held_out, simulation, manifest, np.arange(len(held_out.folds)))
+    queries = _Queries(artifact, verifies=verified_goals)
 
     def cheapest(pool: tuple[int, ...], least: float) -> _Trial | None:
         alone = [queries.alone(column) for column in pool]
