@@ -47,6 +47,9 @@ _PARSED_BYTES = 8
 """Approximate memory of a parsed schema for each byte of its JSON."""
 _COMPOSITIONS = ("anyOf", "oneOf", "allOf")
 
+CLIENT_TOOLS = ("function", "custom")
+"""Types of tools that the client runs. No set, because a client may send an unhashable type."""
+
 
 class Role(StrEnum):
     """Author of a turn, as the Chat Completions API names it."""
@@ -352,6 +355,11 @@ def as_dict(value: Json) -> dict[str, Json]:
 def as_list(value: Json) -> Sequence[Json]:
     """Return an array, or an empty one for a value of another type."""
     return value if isinstance(value, list) else ()
+
+
+def pointer_names(reference: str) -> list[str]:
+    """Return the names in a JSON pointer such as `#/$defs/place` (RFC 6901)."""
+    return [name.replace("~1", "/").replace("~0", "~") for name in reference.split("/")[1:]]
 
 
 def with_paths(

@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from router_service.apis.conversation import Json, empty_array, wrong_type
+from router_service.apis.conversation import CLIENT_TOOLS, Json, empty_array, wrong_type
 from router_service.apis.parts import Media, OfferedTool, OutputFormat, ToolChoice
 from router_service.core.errors import InvalidRequestError
 
@@ -18,8 +18,6 @@ _CHOICES: Mapping[str, ToolChoice] = {
     "required": ToolChoice("required"),
     "any": ToolChoice("required"),  # Mistral's word
 }
-
-_TOOLS = ("function", "custom")
 
 
 class Field:
@@ -242,7 +240,7 @@ class Field:
             return _CHOICES[self.one_of("tool_choice", _CHOICES)]
         choice = self.object("tool_choice")
         kind = choice.text("type")
-        if kind in _TOOLS:
+        if kind in CLIENT_TOOLS:
             name = choice.named(kind, is_nested=is_nested).identifier("name")
             return ToolChoice("required", (name,))
         if kind != "allowed_tools":
@@ -252,7 +250,7 @@ class Field:
         names = []
         for tool in allowed.objects("tools"):
             kind = tool.text("type")
-            if kind in _TOOLS:
+            if kind in CLIENT_TOOLS:
                 names.append(tool.named(kind, is_nested=is_nested).identifier("name"))
             else:
                 tool.lose()

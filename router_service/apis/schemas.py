@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from router_service.apis.conversation import Json, as_dict, as_list, as_text
+from router_service.apis.conversation import Json, as_dict, as_list, as_text, pointer_names
 from router_service.apis.encoding import UnwritableError, encode, fits_inside
 
 Schema = dict[str, Any]
@@ -142,8 +142,8 @@ class _Merging:
             if not isinstance(reference, str) or not reference.startswith("#/"):
                 return schema
             found: Json = self._root
-            for name in reference[2:].split("/"):
-                found = as_dict(found).get(name.replace("~1", "/").replace("~0", "~"))
+            for name in pointer_names(reference):
+                found = as_dict(found).get(name)
             schema = as_dict(found)
         return {}
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from router_service.apis.conversation import Json
+from router_service.apis.conversation import Json, pointer_names
 from router_service.core.errors import SchemaError
 
 
@@ -88,8 +88,7 @@ class Schema:
             if not isinstance(reference, str) or not reference.startswith("#"):
                 raise SchemaError(f"$ref {reference!r} points outside the tool's parameters")
             target: Json = self._root
-            for step in reference[1:].split("/")[1:]:
-                key = step.replace("~1", "/").replace("~0", "~")
+            for key in pointer_names(reference):
                 if not isinstance(target, dict) or key not in target:
                     raise SchemaError(f"$ref {reference!r} points to a place that does not exist")
                 target = target[key]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import orjson
 
 from router_service.apis.answers import WrittenCall
-from router_service.apis.conversation import Json, as_list, as_text, unwrap_tool
+from router_service.apis.conversation import Json, as_list, as_text, pointer_names, unwrap_tool
 from router_service.core.resources import Cache, shared_cache
 
 if TYPE_CHECKING:
@@ -186,8 +186,7 @@ class _Weigher:
         if not reference.startswith("#") or "%" in reference:
             raise _UncheckedError
         node = self._schema
-        for part in reference.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
+        for name in pointer_names(reference):
             if isinstance(node, dict) and name in node:
                 node = node[name]
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):

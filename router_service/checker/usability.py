@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from router_service.apis.answers import ParsedAnswer, WrittenCall
-from router_service.apis.conversation import Conversation, Json, Role, as_list, unwrap_tool
+from router_service.apis.conversation import (
+    CLIENT_TOOLS,
+    Conversation,
+    Json,
+    Role,
+    as_list,
+    unwrap_tool,
+)
 from router_service.apis.parts import Stop
 from router_service.apis.writing import portable_name
 from router_service.checker.toolbox import api_name
 from router_service.core.values import request_value
-
-_CLIENT_TOOLS = ("function", "custom")  # no set, because a client may send an unhashable type
 
 _MAY_BE_EMPTY = frozenset({Stop.FILTER, Stop.REFUSAL, Stop.SEQUENCE})
 """A refusal counts as text, and a stop text may come at once."""
@@ -49,7 +54,7 @@ class AnswerTerms:
         if choice == "none":
             names = ()
         is_known = not (conversation.unread or body.get("mcp_servers")) and all(
-            tool.get("type", "function") in _CLIENT_TOOLS for tool in tools
+            tool.get("type", "function") in CLIENT_TOOLS for tool in tools
         )
         last = conversation.turns[-1].role if conversation.turns else None
         return cls(

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from router_service.apis.answers import ParsedAnswer
 from router_service.apis.capabilities import Feature
-from router_service.apis.conversation import Conversation, Json, as_list
+from router_service.apis.conversation import CLIENT_TOOLS, Conversation, Json, as_list
 from router_service.core.decision_record import StopReason, VerificationStop
 from router_service.core.values import request_value
 from router_service.policies.verified import Verified
@@ -135,7 +135,6 @@ class Step:
 
 
 _ATTACHMENTS = frozenset((Feature.IMAGES, Feature.AUDIO, Feature.FILES))
-_CLIENT_TOOLS = ("function", "custom")  # no set, because a client may send an unhashable type
 
 
 def why_unverifiable(
@@ -157,7 +156,7 @@ def why_unverifiable(
         return UnverifiedReason.NO_TOOLS
     store = body.get("store")
     tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
-    is_clients = all(tool.get("type", "function") in _CLIENT_TOOLS for tool in tools)
+    is_clients = all(tool.get("type", "function") in CLIENT_TOOLS for tool in tools)
     obstacles = {
         UnverifiedReason.SEVERAL_CHOICES: Feature.SEVERAL_CHOICES in features,
         UnverifiedReason.ATTACHMENTS: not _ATTACHMENTS.isdisjoint(features),

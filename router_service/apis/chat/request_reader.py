@@ -5,10 +5,10 @@ API reference: "Create chat completion".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from router_service.apis.chat import NAME
-from router_service.apis.conversation import Json, as_list, read_model, read_stream
+from router_service.apis.conversation import CLIENT_TOOLS, Json, as_list, read_model, read_stream
 from router_service.apis.fields import Field, distinct_tools
 from router_service.apis.foreign import unseal
 from router_service.apis.parts import (
@@ -53,8 +53,6 @@ _ROLES: Mapping[str, Role] = {
     "tool": "user",
     "function": "user",  # the legacy form of results, which names no call
 }
-
-_KINDS = ("function", "custom")
 
 
 def read_request(body: Mapping[str, Json]) -> Request:
@@ -118,19 +116,14 @@ def _read_message(item: Field) -> Message | None:
 def _read_calls(item: Field) -> Iterator[ToolUse]:
     for call in item.objects("tool_calls"):
         call_id = call.identifier("id")
-        kind = call.one_of("type", _KINDS, "function")
+        kind = call.one_of("type", CLIENT_TOOLS, "function")
         called, is_custom = call.object(kind), kind == "custom"
         name = called.identifier("name")
         arguments = called.text("input" if is_custom else "arguments")
         yield ToolUse(call_id, name, arguments, is_custom=is_custom)
 
 
-def _read_content(item: Field) -> Iterable[Text | Media]:
-    content = item.value.get("content")
-    return (Text(content),) if isinstance(content, str) else _read_parts(item)
-
-
-def _read_parts(item: Field) -> Iterator[Text | Media]:
+def _read_content(item: Field) -> Iterator[Text | Media]:
     for kind, part in item.parts("content"):
         match kind:
             case "text":
@@ -179,7 +172,7 @@ def _read_thinking(item: Mapping[str, Json]) -> list[Thinking]:
 def _read_tools(body: Field) -> Iterator[OfferedTool]:
     for entry in body.objects("tools"):
         kind = entry.text("type")
-        if kind not in _KINDS:  # a tool that the provider runs
+        if kind not in CLIENT_TOOLS:  # a tool that the provider runs
             entry.lose()
             continue
         tool = entry.object(kind)
