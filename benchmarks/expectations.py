@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,11 @@ class Day:
     """Whether an interval without the errors of the probabilities contains the truth."""
 
 
+def take(answers: ComparedAnswers, rows: np.ndarray) -> ComparedAnswers:
+    """Return some of the queries."""
+    return ComparedAnswers(*(getattr(answers, field.name)[rows] for field in fields(answers)))
+
+
 def simulate_day(
     parts: list[tuple[str, ComparedAnswers]], errors: EstimateErrors, rows: np.ndarray
 ) -> Day:
@@ -52,7 +57,7 @@ def simulate_day(
     sums = np.zeros(4)
     biased = actual = actual_baseline = 0.0
     for number, (rule, answers) in enumerate(parts):
-        day = answers.take(rows[number :: len(parts)])
+        day = take(answers, rows[number :: len(parts)])
         error = errors.find(rule)
         if error is None:
             raise ValueError(f"{rule} was not measured")
@@ -88,7 +93,7 @@ def simulate(
     rules = list(compared)
     for group in np.unique(groups):
         inside, outside = np.flatnonzero(groups == group), np.flatnonzero(groups != group)
-        others = {rule: answers.take(outside) for rule, answers in compared.items()}
+        others = {rule: take(answers, outside) for rule, answers in compared.items()}
         errors = EstimateErrors.of(others, groups[outside])
         for rule in rules:
             mixed = [rule, *rng.choice(rules, MIX - 1)]

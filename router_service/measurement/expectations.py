@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -105,10 +105,6 @@ class ComparedAnswers:
     p_baseline: Floats
     differs: NDArray[np.bool_]
     """Whether the answer is not the baseline model's, or is judged by other probabilities."""
-
-    def take(self, rows: NDArray[np.int64]) -> ComparedAnswers:
-        """Return some of the queries."""
-        return ComparedAnswers(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def errors(self, groups: NDArray[np.int64]) -> tuple[Floats, float]:
         """Return the mean error of each large enough group, and the share of the variance.
