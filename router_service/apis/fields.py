@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from router_service.apis.conversation import CLIENT_TOOLS, Json, empty_array, wrong_type
 from router_service.apis.parts import Media, OfferedTool, OutputFormat, ToolChoice
 from router_service.core.errors import InvalidRequestError
+
+S = TypeVar("S", bound=str)
 
 _EMPTY: tuple[Json, ...] = (None, [], {}, "")
 
@@ -173,9 +176,9 @@ class Field:
             return value
         raise self.wrong_type(name, "a boolean")
 
-    def one_of(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
+    def one_of(self, name: str, allowed: Collection[S], default: S | None = None) -> S:
         """Return a member that must be one of several strings; `default` if it is missing."""
-        value = self.value.get(name, default)
+        value: S = self.value.get(name, default)
         if not isinstance(value, str) or value not in allowed:
             shown = f"{str(value)[:80]!r}. Use one of these: {', '.join(allowed)}."
             raise _invalid(self.member(name).path, shown)

@@ -44,11 +44,7 @@ _BILLING_HEADER = "x-anthropic-billing-header:"
 """Begins a system text of Claude Code that is not for the model, and that may differ with each
 request, so that no other provider could cache what follows it."""
 
-_MESSAGE_ROLES: Mapping[str, Role] = {
-    "user": "user",
-    "assistant": "assistant",
-    "system": "system",
-}
+_MESSAGE_ROLES: tuple[Role, ...] = ("user", "assistant", "system")
 
 _ROLES = {
     "tool_use": "assistant",
@@ -82,7 +78,7 @@ def read_request(body: Mapping[str, Json]) -> Request:
         (i for i, item in enumerate(items) if item.value.get("role") == "user"), default=-1
     )
     for index, item in enumerate(items):
-        role = _MESSAGE_ROLES[item.one_of("role", _MESSAGE_ROLES)]
+        role = item.one_of("role", _MESSAGE_ROLES)
         if role == "system":
             effort = item.options("output_config").optional_text("effort") or effort
             if item.value.get("content") is None:  # it may only have an effort

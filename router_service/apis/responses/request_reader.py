@@ -48,12 +48,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 _SEARCH = "tool_search"
 
-_ROLES: Mapping[str, Role] = {
-    "system": "system",
-    "developer": "developer",
-    "user": "user",
-    "assistant": "assistant",
-}
+_ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant")
 
 NO_CALL = ToolChoice("none")
 
@@ -137,7 +132,7 @@ def _add_item(turns: list[_Turn], item: Field) -> None:
     parts: list[Part] = []
     match kind:
         case "message":
-            role = _ROLES[item.one_of("role", _ROLES)]
+            role = item.one_of("role", _ROLES)
             parts += _read_content(item, "content")
         case "reasoning":
             texts = [
