@@ -38,9 +38,10 @@ from router_service.access.specs import (
     TeamView,
     to_time,
 )
-from router_service.core.errors import InvalidRequestError, UnknownAccountError
+from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import HASHED, digest_of, new_key
 from router_service.core.money import NANO
+from router_service.core.refusals import account_not_found
 from router_service.database.engine import Database
 from router_service.database.schema import USAGE_MONTH, keys, spending, state, teams
 from router_service.settings import ADMIN, METRICS, KeySettings
@@ -54,7 +55,7 @@ class Accounts:
     """The keys and teams of a database. Each change is a transaction of its own.
 
     All methods raise DatabaseError if the database cannot be used. Methods that take the name of a
-    key or a team raise UnknownAccountError if no key or team has that name.
+    key or a team raise InvalidRequestError if no key or team has that name.
     """
 
     def __init__(
@@ -295,16 +296,13 @@ class Accounts:
         return row
 
     def _check_team(self, connection: Connection, name: str | None) -> None:
-        try:
-            if name is not None:
-                _find(connection, teams, name)
-        except UnknownAccountError as exc:
+        if name is not None and _row(connection, teams, name) is None:
             raise InvalidRequestError(
                 f"There is no team with the name {name!r}. Create it with POST /admin/teams or "
                 "`switchcraft teams create`, or leave the team out.",
                 param="team",
                 code="team_not_found",
-            ) from exc
+            )
 
     # What people read.
 
@@ -414,14 +412,18 @@ def _kind_of(table: Table) -> str:
 
 
 def _find(connection: Connection, table: Table, name: str) -> Row[Any]:
-    """Return the row of a key, or of a team that is not deleted; raises UnknownAccountError."""
+    """Return the row of a key, or of a team that is not deleted; raises InvalidRequestError."""
+    row = _row(connection, table, name)
+    if row is None:
+        raise account_not_found(_kind_of(table), name)
+    return row
+
+
+def _row(connection: Connection, table: Table, name: str) -> Row[Any] | None:
     query = select(table).where(table.c.name == name)
     if table is teams:
         query = query.where(teams.c.deleted_s.is_(None))
-    row = connection.execute(query).first() if _are_storable(name) else None
-    if row is None:
-        raise UnknownAccountError(_kind_of(table), name)
-    return row
+    return connection.execute(query).first() if _are_storable(name) else None
 
 
 def _are_storable(*texts: str | None) -> bool:

@@ -23,7 +23,7 @@ from router_service.cli.asking_models import (
     show_use,
 )
 from router_service.command_line import SEVERAL, Count
-from router_service.core.errors import ConfigError, MissingExtraError
+from router_service.core.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
     from router_service.router import Router
@@ -76,7 +76,7 @@ def learn(
     except ModuleNotFoundError as exc:
         if exc.name == "router_service":
             raise
-        raise MissingExtraError(COMMAND, "", "train") from exc
+        raise ConfigError(COMMAND, "", missing_extra("train")) from exc
     from router_service.runtime.engine import EngineBuilder, default_rule
     from router_service.settings import read_settings
 

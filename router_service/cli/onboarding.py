@@ -24,7 +24,7 @@ from router_service.cli.asking_models import (
     show_use,
 )
 from router_service.command_line import Count
-from router_service.core.errors import ConfigError, MissingExtraError
+from router_service.core.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
     from router_service.artifact import Artifact
@@ -77,7 +77,7 @@ def onboard(
     except ModuleNotFoundError as exc:
         if (exc.name or "").startswith(("router_service", "switchcraft_training")):
             raise
-        raise MissingExtraError(COMMAND, "", "train") from exc
+        raise ConfigError(COMMAND, "", missing_extra("train")) from exc
     from router_service.artifact import Artifact
     from router_service.runtime.engine import EngineBuilder
     from router_service.settings import read_settings

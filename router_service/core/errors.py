@@ -67,19 +67,6 @@ class InvalidRequestError(SwitchcraftError):
         }
 
 
-class UnknownAccountError(InvalidRequestError):
-    """A key or a team that does not exist. `kind` is `key` or `team`."""
-
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(
-            f"There is no {kind} with the name {name[:200]!r} in the database. List the names with "
-            f"GET /admin/{kind}s or `switchcraft {kind}s list`.",
-            param="name",
-            code=f"{kind}_not_found",
-            status=404,
-        )
-
-
 class OverloadedError(SwitchcraftError):
     """A request that exceeds the gateway's capacity.
 
@@ -167,14 +154,6 @@ class DatabaseError(SwitchcraftError):
         self.problem = problem
 
 
-class ReloadRefusedError(InvalidRequestError):
-    """A reload that was refused. The previous state stays in use."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"Nothing was changed: {reason}", code="reload_refused", status=409)
-        self.reason = reason
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
     """One mistake in a configuration."""
@@ -254,13 +233,6 @@ def missing_extra(extra: str) -> str:
     """Return what is wrong if an extra of this package is not installed, and what to do."""
     remedy = f"run pip install 'switchcraft-router[{extra}]'"
     return f"needs packages that are not installed; {remedy}"
-
-
-class MissingExtraError(ConfigError):
-    """A setting or an option that needs an extra of this package which is not installed."""
-
-    def __init__(self, source: str, where: str, extra: str) -> None:
-        super().__init__(source, where, missing_extra(extra))
 
 
 class CredentialsError(SwitchcraftError):

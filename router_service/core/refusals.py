@@ -104,6 +104,9 @@ NOTHING_TO_ROUTE = Refusal(
     "model",
 )
 
+# Changes of the gateway.
+RELOAD_REFUSED = Refusal(409, "reload_refused", "Nothing was changed: {reason}")
+
 # Stored objects.
 RECORD_NOT_FOUND = Refusal(
     404,
@@ -140,6 +143,17 @@ def model_not_found(model: str, known: Collection[str]) -> InvalidRequestError:
 def model_not_allowed(model: str, allowed: Collection[str]) -> InvalidRequestError:
     """Return the error of a request for a model that its API key may not use."""
     return MODEL_NOT_ALLOWED.error(model=model, may_use=may_use(allowed))
+
+
+def account_not_found(kind: str, name: str) -> InvalidRequestError:
+    """Return the error of a key or a team that does not exist; `kind` is `key` or `team`."""
+    return InvalidRequestError(
+        f"There is no {kind} with the name {name[:200]!r} in the database. List the names with "
+        f"GET /admin/{kind}s or `switchcraft {kind}s list`.",
+        param="name",
+        code=f"{kind}_not_found",
+        status=404,
+    )
 
 
 def response_not_found(identifier: str, *, param: str | None = None) -> InvalidRequestError:

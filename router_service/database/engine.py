@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
-from router_service.core.errors import ConfigError, DatabaseError, MissingExtraError
+from router_service.core.errors import ConfigError, DatabaseError, missing_extra
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Table
@@ -342,7 +342,7 @@ def _postgresql_engine(parts: SplitResult) -> Engine:
     except ModuleNotFoundError as exc:
         if exc.name != "psycopg":
             raise
-        raise MissingExtraError("the configuration", SETTING, "postgres") from exc
+        raise ConfigError("the configuration", SETTING, missing_extra("postgres")) from exc
     # SQLAlchemy would divide an address in another way than `urlsplit`, which has checked it.
     url = URL.create(
         "postgresql+psycopg",

@@ -21,7 +21,8 @@ from pydantic import BaseModel
 
 from router_service import signals
 from router_service.access.keyring import StoredKeys, permitted_listen_host
-from router_service.core.errors import ReloadRefusedError, SwitchcraftError
+from router_service.core.errors import InvalidRequestError, SwitchcraftError
+from router_service.core.refusals import RELOAD_REFUSED
 from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.runtime.engine import Engine, EngineBuilder
 from router_service.runtime.syncing import Syncer
@@ -101,10 +102,11 @@ class Reloader:
         self._show_publication()
 
     async def reload(self) -> ReloadReport:
-        """Read the configuration and apply it; raises ReloadRefusedError with the reason."""
+        """Read the configuration and apply it; raises InvalidRequestError with the reason."""
         if self._source is None:
-            raise ReloadRefusedError(
-                "this gateway has no configuration to read again; restart it to change settings"
+            raise RELOAD_REFUSED.error(
+                reason="this gateway has no configuration to read again; restart it to change "
+                "settings"
             )
         async with self._lock:
             try:
@@ -128,7 +130,7 @@ class Reloader:
                 await self._replace_engine(settings, self.publication)
             except Exception as exc:
                 self._failed("config", exc)
-                raise ReloadRefusedError(_reason(exc)) from exc
+                raise RELOAD_REFUSED.error(reason=_reason(exc)) from exc
             report = ReloadReport(
                 changed=tuple(_differences(present, settings)),
                 needs_restart=tuple(_differences(settings, read)),
@@ -152,7 +154,7 @@ class Reloader:
             return
 
         async def reload_and_ignore_failure() -> None:
-            with suppress(ReloadRefusedError):  # already logged and counted
+            with suppress(InvalidRequestError):  # already logged and counted
                 await self.reload()
 
         loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGHUP)

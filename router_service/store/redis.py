@@ -10,7 +10,7 @@ Replicas of two versions may share the keys, so unknown content is ignored. A ga
 members that it knows by name, and limited parts of values, so that other content under these keys
 costs neither time nor memory.
 
-Importing this module raises MissingExtraError if the extra `redis` is not installed.
+Importing this module raises ConfigError if the extra `redis` is not installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from router_service.core.errors import ConfigError, MissingExtraError, StoreError
+from router_service.core.errors import ConfigError, StoreError, missing_extra
 from router_service.store.store import (
     MAX_USE_US,
     SETTING,
@@ -39,7 +39,7 @@ try:
     from redis.backoff import NoBackoff
     from redis.exceptions import RedisError, ResponseError
 except ModuleNotFoundError as exc:
-    raise MissingExtraError("the configuration", SETTING, "redis") from exc
+    raise ConfigError("the configuration", SETTING, missing_extra("redis")) from exc
 
 KEY_PREFIX = "switchcraft:"
 MAX_RECORD_BYTES = 256 * 1024

@@ -1,6 +1,6 @@
 """Export of spans to an OpenTelemetry collector by OTLP over HTTP; imported only if configured.
 
-Importing this module raises MissingExtraError if the extra `otlp` is not installed.
+Importing this module raises ConfigError if the extra `otlp` is not installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import anyio.to_thread
 
 from router_service import __version__
-from router_service.core.errors import MissingExtraError
+from router_service.core.errors import ConfigError, missing_extra
 from router_service.settings import TracingSettings
 
 try:
@@ -24,7 +24,7 @@ try:
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
     from opentelemetry.semconv.schemas import Schemas
 except ModuleNotFoundError as exc:
-    raise MissingExtraError("the configuration", "tracing.otlp_endpoint", "otlp") from exc
+    raise ConfigError("the configuration", "tracing.otlp_endpoint", missing_extra("otlp")) from exc
 
 TRACES_PATH = "/v1/traces"
 

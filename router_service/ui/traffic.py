@@ -20,7 +20,7 @@ from router_service.access.accounts import Accounts
 from router_service.access.specs import KeyView
 from router_service.core.errors import (
     DatabaseError,
-    UnknownAccountError,
+    InvalidRequestError,
     UsageDisabledError,
 )
 from router_service.core.reasons import Reason
@@ -206,7 +206,7 @@ async def account(request: Request) -> KeyView | None:
     try:
         accounts = Accounts(gateway.database.database)
         return None if name is None else await read_database(request, accounts.get_key, name)
-    except UnknownAccountError:
+    except InvalidRequestError:  # there is no such key
         return None
 
 

@@ -17,7 +17,6 @@ from router_service.access.specs import KeyChange, KeyStatus, NewKey, NewTeam
 from router_service.core.errors import (
     InvalidRequestError,
     SwitchcraftError,
-    UnknownAccountError,
 )
 from router_service.core.keys import hashed, new_key
 from router_service.core.money import NANO
@@ -220,7 +219,7 @@ def test_team_with_keys_cannot_be_deleted(accounts: Accounts) -> None:
     accounts.change_key("b", KeyChange(team=None))
     accounts.delete_team("t")
     assert accounts.list_teams().teams == ()
-    refused("team_not_found", UnknownAccountError, lambda: accounts.get_team("t"))
+    refused("team_not_found", InvalidRequestError, lambda: accounts.get_team("t"))
     spec = NewKey(name="c", team="t")
     refused("team_not_found", InvalidRequestError, lambda: accounts.create_key(spec))
     assert accounts.get_key("a").team == "t"
