@@ -18,8 +18,6 @@ from sqlalchemy import (
     func,
     literal,
     select,
-    true,
-    tuple_,
 )
 
 from router_service.access.key import BudgetPeriod
@@ -234,13 +232,11 @@ class UsageQuery:
         found: list[ColumnElement[Any]] = [usage.c.scope] if has_scope else []
         return found + [named[group] for group in dict.fromkeys(self.by) if group in named]
 
-    def is_in_scope(
-        self, after: str | None = None, first: str | None = None, last: str | None = None
-    ) -> ColumnElement[bool]:
+    def is_in_scope(self, after: str | None = None, last: str | None = None) -> ColumnElement[bool]:
         """Return the condition for the scopes whose rows are added up, which may be a part.
 
-        The part follows the scope `after`, or begins with `first`, and ends with `last`. SQLite
-        finds rows by one lower and one upper bound only.
+        The part follows the scope `after` and ends with `last`. SQLite finds rows by one lower and
+        one upper bound only.
         """
         scope = usage.c.scope
         if self.kind is None:
@@ -248,8 +244,8 @@ class UsageQuery:
         if self.kind == "team" and self.team is not None:
             return scope == f"team:{clean(self.team)}"
         lower, upper = _scopes_of(scope, self.kind)
-        if after is not None or first is not None:
-            lower = scope >= first if after is None else scope > after
+        if after is not None:
+            lower = scope > after
         found = lower & (upper if last is None else scope <= last)
         if self.key is not None:
             found &= scope == f"key:{clean(self.key)}"
@@ -266,10 +262,6 @@ class UsageQuery:
         return (usage.c.step_s + 0 == DAY_S) & usage.c.start_s.between(first_s, last_s)
 
 
-Position = tuple[str | int, ...]
-"""The place of a row in a report: its values of `UsageQuery.columns`."""
-
-
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """A row of a report."""
@@ -279,29 +271,24 @@ class UsageRow:
     none."""
     sums: UsageSums
     """Without latencies."""
-    position: Position
 
 
-def read_rows(
-    database: Database, query: UsageQuery, after: Position | None = None
-) -> Iterator[UsageRow]:
-    """Yield the rows of a report that follow a position; raises DatabaseError.
+def read_rows(database: Database, query: UsageQuery) -> Iterator[UsageRow]:
+    """Yield the rows of a report; raises DatabaseError.
 
     Some scopes at a time are read on their own, so that a slow reader holds nothing up.
     """
     columns, scope = query.columns, usage.c.scope
     has_scopes = columns[0] is scope
-    is_left = true() if after is None else tuple_(*columns) > tuple_(*after)
-    first = str(after[0]) if after is not None and has_scopes else None
     read: str | None = None
     """The last scope that was read."""
     while True:
         last: str | None = None
         with database.read() as connection:
             if has_scopes:
-                bound = select(scope).where(query.is_in_scope(read, first)).order_by(scope)
+                bound = select(scope).where(query.is_in_scope(read)).order_by(scope)
                 last = connection.execute(bound.offset(SCANNED_ROWS).limit(1)).scalar()
-            is_wanted = query.is_in_scope(read, first, last) & query.is_in_time() & is_left
+            is_wanted = query.is_in_scope(read, last) & query.is_in_time()
             selected = select(*columns, *_sums()).where(is_wanted)
             rows = connection.execute(selected.group_by(*columns).order_by(*columns)).all()
             teams = _teams_of(connection, rows) if query.kind == "key" and has_scopes else {}
@@ -395,7 +382,7 @@ def _to_row(query: UsageQuery, row: Sequence[Any], teams: Mapping[str, str | Non
                 groups[group] = name if query.kind == "team" else teams.get(name)
             case _:
                 groups[group] = values[group]
-    return UsageRow(groups, _to_sums(row[len(columns) :]), tuple(row[: len(columns)]))
+    return UsageRow(groups, _to_sums(row[len(columns) :]))
 
 
 def _teams_of(connection: Connection, rows: Iterable[Sequence[Any]]) -> dict[str, str | None]:

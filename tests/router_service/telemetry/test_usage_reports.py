@@ -113,18 +113,6 @@ def test_every_grouping_adds_up(database: Database, counted: Counter[tuple[str, 
             assert len(found) == len(wanted), query
 
 
-def test_report_can_be_continued_after_any_row(
-    database: Database, counted: Counter[tuple[str, ...]]
-) -> None:
-    """No row is missing or repeated, wherever a page ends."""
-    assert counted
-    for by in ((UsageGroup.KEY, UsageGroup.DAY), (UsageGroup.MODEL, UsageGroup.DAY), EVERY):
-        query = UsageQuery(FIRST, LAST, by)
-        rows = list(read_rows(database, query))
-        for index in range(0, len(rows), 7):
-            assert list(read_rows(database, query, rows[index].position)) == rows[index + 1 :]
-
-
 def test_csv_can_be_read_by_spreadsheets(
     database: Database, counted: Counter[tuple[str, ...]]
 ) -> None:
