@@ -247,7 +247,8 @@ class Pacing:
         for subject in chosen:
             pace = self._paces.get(subject)
             if pace is not None:
-                pace.demand, pace.since_s, pace.read_s = demands[subject], since_s[subject], now_s
+                # The demand is set last, because requests use it as soon as it is there.
+                pace.since_s, pace.read_s, pace.demand = since_s[subject], now_s, demands[subject]
 
     def _compute(self, key: Key, now_s: float) -> Allowance | None:
         settings, points = self._settings(), self._points()
