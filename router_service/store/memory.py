@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
@@ -62,8 +62,13 @@ class ExpiringMap(Generic[K, V]):
         self._clock = clock
         self._entries: OrderedDict[K, _Kept[V]] = OrderedDict()
         """All values, the oldest one first."""
-        self._keys_of: dict[str | None, dict[K, None]] = {}
+        self._keys_of: defaultdict[str | None, dict[K, None]] = defaultdict(dict)
         """The keys of each owner's values, the oldest one first."""
+        self._owners: defaultdict[int, dict[str | None, None]] = defaultdict(dict)
+        """The owners by the number of their values. Comparing all owners for each value beyond the
+        limit would take 0.2 ms with 10,000 owners."""
+        self._most = 0
+        """The number of values of the owner with most of them."""
         self.max_bytes = max_mean_bytes * max_entries
         self.size_bytes = 0
 
@@ -73,15 +78,17 @@ class ExpiringMap(Generic[K, V]):
         if key in self._entries:
             self._drop(key)
         self._entries[key] = _Kept(now_s + self._ttl_s, value, size_bytes, owner)
-        self._keys_of.setdefault(owner, {})[key] = None
+        keys = self._keys_of[owner]
+        keys[key] = None
+        self._move(owner, len(keys) - 1, len(keys))
         self.size_bytes += size_bytes
         while self._entries:
             oldest = next(iter(self._entries))
             if self._entries[oldest].expires_s <= now_s:
                 self._drop(oldest)
             elif len(self._entries) > self._max_entries or self.size_bytes > self.max_bytes:
-                most = max(self._keys_of.values(), key=len)
-                self._drop(next(iter(most)))
+                owner_with_most = next(iter(self._owners[self._most]))
+                self._drop(next(iter(self._keys_of[owner_with_most])))
             else:
                 return
 
@@ -90,8 +97,21 @@ class ExpiringMap(Generic[K, V]):
         self.size_bytes -= kept.size_bytes
         keys = self._keys_of[kept.owner]
         del keys[key]
+        self._move(kept.owner, len(keys) + 1, len(keys))
         if not keys:
             del self._keys_of[kept.owner]
+
+    def _move(self, owner: str | None, before: int, now: int) -> None:
+        """Note that an owner has one value more or less than before."""
+        if before:
+            owners = self._owners[before]
+            del owners[owner]
+            if not owners:
+                del self._owners[before]
+        if now:
+            self._owners[now][owner] = None
+        if now > self._most or self._most not in self._owners:
+            self._most = now
 
     def find(self, key: K) -> V | None:
         """Return a value that has not expired. This may be called from any thread."""
