@@ -1,22 +1,26 @@
-"""Graceful shutdown: load balancers have time to notice, and every client gets an answer."""
+"""Signals before a gateway serves, and graceful shutdowns: every client gets an answer."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import pytest
 
 from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
 from tests.bodies import BODY, CHAT
-from tests.drills.processes import ARMS, START_TIMEOUT_S, gateway, write_config
+from tests.drills.processes import ARMS, START_TIMEOUT_S, free_port, gateway, write_config
 from tests.gateways import record_of
 from tests.serving import Sandbox, wait_for
 
@@ -177,3 +181,79 @@ def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -
     ended = upstream.stats()
     assert ended["cancelled"] == 2
     assert ended["requests"] == asked + len(before["candidates"]) - 2
+
+
+@dataclass
+class Starting:
+    """Gateway process that still imports its modules, with its own process group."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def is_ready(self) -> bool:
+        """Return whether it serves; fail if it has exited."""
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return httpx.get(f"{self.url}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def has_reloaded(self) -> bool:
+        """Return whether it has reloaded its configuration; fail if it refused the reload."""
+        log = self.log.read_text()
+        assert "reload of config failed" not in log, log
+        return "reloaded config" in log
+
+
+@pytest.fixture(autouse=True)
+def _default_action() -> Iterator[None]:
+    """Start gateways with the default action of SIGHUP, also below `nohup`, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@contextmanager
+def starting(config: Path) -> Iterator[Starting]:
+    """Start a gateway and yield it while it still imports."""
+    port, log = free_port(), config.with_suffix(".log")
+    command = [sys.executable, "-m", "router_service.cli", "serve"]
+    command += ["--config", str(config), "--port", str(port)]
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(command, stderr=file, start_new_session=True) as process,
+    ):
+        maps = Path(f"/proc/{process.pid}/maps")
+        try:
+            wait_for(lambda: "pydantic_core" in maps.read_text(), "it imports", START_TIMEOUT_S)
+            yield Starting(process, f"http://127.0.0.1:{port}", log)
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_sighup_during_startup_reloads(tmp_path: Path, sandbox: Sandbox) -> None:
+    """A SIGHUP to the group during startup ends no process: the gateway reloads once it serves."""
+    config = write_config(tmp_path / "config.yaml", sandbox.base_url)
+    with starting(config) as gateway:
+        gateway.send(signal.SIGHUP)
+        wait_for(gateway.is_ready, "it serves", START_TIMEOUT_S)
+        wait_for(gateway.has_reloaded, "it reloads", START_TIMEOUT_S)
+        gateway.send(signal.SIGTERM)
+        assert gateway.process.wait(START_TIMEOUT_S) == 0
+
+
+@pytest.mark.slow
+def test_stop_signal_during_startup_exits_with_status_0(tmp_path: Path, sandbox: Sandbox) -> None:
+    """A gateway that gets a stop signal while it imports exits with status 0 and no traceback."""
+    config = write_config(tmp_path / "config.yaml", sandbox.base_url)
+    with starting(config) as gateway:
+        gateway.send(signal.SIGHUP)
+        gateway.send(signal.SIGTERM)
+        assert gateway.process.wait(START_TIMEOUT_S) == 0
+        assert "Traceback" not in gateway.log.read_text()

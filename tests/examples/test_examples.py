@@ -1,8 +1,9 @@
-"""The programs in `examples/` run against a gateway that serves the shipped router."""
+"""The programs in `examples/`, and the walk-through of docs/accounts.md."""
 
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from router_service.core.keys import PREFIX
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import Settings, read_settings
 from tests.clients.installed import INSTALL_S, installed
+from tests.drills.processes import install_programs, sandbox_gateway
 from tests.serving import Sandbox, served
 
 ROOT = Path(__file__).parents[2]
@@ -22,9 +25,8 @@ EXAMPLES = ROOT / "examples"
 ARMS = ("gpt-5.2", "gpt-4.1-mini")
 LITELLM = ROOT / "tests" / "examples" / "litellm.txt"
 RUN_ELSEWHERE = {
-    "move_litellm_keys.py": "tests/moving/test_litellm.py",
-    "retraining_job.py": "tests/training/test_own_traffic.py",
-    "spend_a_budget.py": "tests/examples/test_walk_through.py",
+    "move_litellm_keys.py": "tests/moving/test_moving.py",
+    "retraining_job.py": "tests/training/test_runs.py",
 }
 """Examples that other test files run."""
 
@@ -149,3 +151,60 @@ def test_every_example_is_tested() -> None:
         if path.suffix in {".py", ".yaml"}:
             tests = ROOT / RUN_ELSEWHERE.get(path.name, "tests/examples/test_examples.py")
             assert f'"{path.name}"' in tests.read_text(), path.name
+
+
+PAGE = ROOT / "docs" / "accounts.md"
+ADDRESS = "http://127.0.0.1:8080"
+
+
+def commands() -> str:
+    """Return the commands of the walk-through as one script."""
+    section = PAGE.read_text().partition("## In five minutes\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) > 5
+    return "\n".join(blocks)
+
+
+@pytest.fixture
+def sandbox_url(tmp_path: Path) -> Iterator[str]:
+    """Run a gateway without a configuration and with an empty database; yield its address."""
+    with sandbox_gateway(tmp_path) as address:
+        yield address
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_walk_through_works_as_written(sandbox_url: str, tmp_path: Path) -> None:
+    """It runs "spend_a_budget.py"; only port, folder and the installation are replaced.
+
+    A key works, spends its budget with ever cheaper policies, is refused, rotated and revoked.
+    """
+    programs = install_programs(tmp_path)
+    script = commands().replace(".venv/bin", str(programs)).replace(ADDRESS, sandbox_url)
+    environment = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
+    environment |= {"XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=ROOT,
+        env={**environment, "SWITCHCRAFT_URL": f"{sandbox_url}/v1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout
+    assert PREFIX not in printed, "secrets go to variables"
+    _, before, after = printed.split("request 1:")
+    assert re.search(r"^search +search-agent +5 +0 ", before, re.MULTILINE)
+    cheaper = re.findall(r"policy default \((\S+)\), left: (\S+), expected accuracy: (\S+)", after)
+    assert cheaper, "a cheaper policy comes before the refusal"
+    assert [float(left) for _, left, _ in cheaper] == sorted(
+        (float(left) for _, left, _ in cheaper), reverse=True
+    )
+    accuracies = [float(accuracy) for _, _, accuracy in cheaper]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert "is refused with insufficient_quota: Error code: 429" in after
+    assert "The budget of the key 'search-agent' (0.002 USD in total)" in after
+    assert re.findall(r"^\d{3}$", printed, re.MULTILINE) == ["200", "200", "401"]
+    assert "revoked" in after

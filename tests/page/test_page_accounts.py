@@ -24,8 +24,7 @@ from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.clients.installed import INSTALL_S
-from tests.page.accessibility import check
-from tests.page.watching import Problems
+from tests.page.watching import Problems, check
 from tests.serving import WAIT_S, Sandbox, served
 
 ADMIN = new_key()

@@ -1,8 +1,10 @@
-"""The page behind a key and a prefix, at every width and in both colour schemes."""
+"""The page's files, and the page behind a key and a prefix, at every width."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,10 +16,11 @@ from router_service.core.keys import new_key
 from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
+from router_service.ui.pages import FOLDER
 from tests.bodies import BODY
 from tests.clients.installed import INSTALL_S
-from tests.page.accessibility import WIDTHS, check
-from tests.page.watching import Problems
+from tests.page import declarations
+from tests.page.watching import WIDTHS, Problems, check
 from tests.serving import Sandbox, served
 
 ADMIN = new_key()
@@ -89,3 +92,30 @@ def test_page_is_accessible_and_fits_every_width(browser: Browser, origin: str, 
             for fold in page.locator("summary:visible").all()[:3]:
                 fold.click()
             check(page, view)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(INSTALL_S)
+def test_javascript_modules_type_check(node_modules: Path) -> None:
+    """TypeScript finds no error in the JavaScript, its JSDoc and the types of the JSON API."""
+    compiler = node_modules / "typescript/bin/tsc"
+    command = ["node", str(compiler), "--project", str(FOLDER / "jsconfig.json"), "--listFiles"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    for module in (FOLDER / "static").glob("*.js"):
+        assert str(module) in done.stdout.splitlines()
+
+
+@pytest.mark.timeout(INSTALL_S)
+def test_page_is_formatted(node_modules: Path) -> None:
+    """Biome would change no file of the page; `make format` runs it."""
+    command = [str(node_modules / ".bin/biome"), "format", str(FOLDER)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_type_declarations_are_up_to_date() -> None:
+    """The file is the one that `python -m tests.page.declarations` writes."""
+    assert declarations.FILE.read_text() == declarations.declarations()

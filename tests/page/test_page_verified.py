@@ -16,8 +16,7 @@ from router_service.verifier.graphs import VerifierSpec
 from tests.clients.installed import INSTALL_S
 from tests.fakes import VerifyingRouter
 from tests.gateways import sandbox_settings
-from tests.page.accessibility import WIDTHS, check
-from tests.page.watching import Problems, open_playground
+from tests.page.watching import WIDTHS, Problems, check, open_playground
 from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served
 

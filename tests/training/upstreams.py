@@ -1,18 +1,26 @@
-"""An upstream whose models answer as a test says, and which counts what they are asked."""
+"""Upstreams whose models answer as a test says, and a gateway that follows its publication."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
+import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from router_service.apis.conversation import Json
+from router_service.runtime.engine import EngineBuilder
+from router_service.runtime.reloading import ReloadSource
+from router_service.serving.app import create_app
+from router_service.settings import read_settings
+from tests.serving import served
 
 Answer = Callable[[dict[str, Any]], Mapping[str, Json] | None]
 """Returns the message that answers a request's body, or None if there is no such model."""
@@ -54,3 +62,17 @@ class ModelUpstream:
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         head = {"id": "1", "object": "chat.completion", "created": 1, "model": model}
         return JSONResponse({**head, "choices": [choice], "usage": self._usage})
+
+
+def gateway(config: Path) -> AbstractContextManager[str]:
+    """Return a context that serves a configuration, as `serve` does, and yields its address."""
+    settings, builder = read_settings(config), EngineBuilder()
+    router, publication = builder.first_router(settings)
+    source = ReloadSource(lambda: read_settings(config), builder, publication)
+    return served(create_app(settings, router, source))
+
+
+def published(http: httpx.Client) -> dict[str, Any]:
+    """Return the publication that a gateway serves."""
+    found: dict[str, Any] = http.get("/admin/status").json()["publication"]
+    return found

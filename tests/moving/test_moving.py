@@ -1,19 +1,21 @@
-"""Files, clients and keys of a LiteLLM proxy move as docs/migrate-from-litellm.md says.
-
-The files in `litellm/` have the shape of those in LiteLLM's documentation.
-"""
+"""Users of LiteLLM and of OpenRouter move as docs/migrate-from-*.md says."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
+import openai
 import pytest
+from openai.types.chat import ChatCompletion
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -21,15 +23,38 @@ from starlette.routing import Route
 
 from router_service.check import Status, check
 from router_service.router import Router
+from router_service.serving.app import create_app
 from router_service.settings import Settings, read_settings
-from tests.bodies import ASK, BODY
+from tests.bodies import ASK, BODY, TOOLS
 from tests.documentation.documents import ROOT, Document
 from tests.drills.processes import install_programs
-from tests.moving.gateways import moved_gateway
 from tests.serving import Sandbox, served
 
+
+def before_sandbox(settings: Settings, sandbox_url: str) -> Settings:
+    """Return the settings with the sandbox's address in place of every provider's."""
+    models = tuple(
+        model.model_copy(
+            update={
+                "deployments": tuple(
+                    each.model_copy(update={"base_url": sandbox_url}) for each in model.deployments
+                )
+            }
+        )
+        for model in settings.models
+    )
+    return settings.model_copy(update={"models": models})
+
+
+@contextmanager
+def moved_gateway(settings: Settings, sandbox_url: str, router: Router) -> Iterator[str]:
+    """Serve a gateway whose providers the sandbox plays; yield its address, http://HOST:PORT."""
+    with served(create_app(before_sandbox(settings, sandbox_url), router)) as url:
+        yield url
+
+
 FILES = sorted(Path(__file__).with_name("litellm").glob("*.yaml"))
-PAGE = Document(ROOT / "docs" / "migrate-from-litellm.md")
+LITELLM_PAGE = Document(ROOT / "docs" / "migrate-from-litellm.md")
 MASTER_KEY = "sk-the-master-key-of-this-test"
 
 UNKNOWN_PRICES = "{}\nrouter: {{unknown_prices: allow}}\n"
@@ -152,7 +177,9 @@ def test_clients_keep_their_virtual_keys(
     Only the programs' folder, LiteLLM's address and its master key are replaced.
     """
     (block,) = (
-        each for each in PAGE.blocks if "move_litellm_keys.py" in each.text and each.is_shell
+        each
+        for each in LITELLM_PAGE.blocks
+        if "move_litellm_keys.py" in each.text and each.is_shell
     )
     script = block.text.replace("http://litellm:4000", litellm_url).replace("sk-...", MASTER_KEY)
     configuration = tmp_path / "litellm_config.yaml"
@@ -198,3 +225,78 @@ database: {{url: "sqlite:///{tmp_path}/keys.db"}}
     assert (key["team"], key["owner"], key["tokens_per_minute"]) == ("core infra", "ana", 100_000)
     assert key["expires"].startswith("2099-01-31T18:00")
     assert (team["budget"]["usd"], team["requests_per_minute"]) == (500.0, 600)
+
+
+PAGE = Document(ROOT / "docs" / "migrate-from-openrouter.md")
+ADDRESS = "http://127.0.0.1:8080"
+OWN_FIELDS = {
+    "models": ["openai/gpt-5-mini"],
+    "route": "fallback",
+    "provider": {"sort": "price"},
+    "transforms": ["middle-out"],
+    "usage": {"include": True},
+}
+"""Fields of a request that only OpenRouter has."""
+
+
+@pytest.fixture(scope="module")
+def url(
+    sandbox: Sandbox, shipped: Router, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Serve the page's configuration; yield the address."""
+    (block,) = (block for block in PAGE.blocks if block.file_name == "gateway.yaml")
+    path = tmp_path_factory.mktemp("openrouter") / block.file_name
+    path.write_text(block.text)
+    settings = read_settings(path, environ={"OPENROUTER_API_KEY": "sk-or-any"})
+    assert settings.unsupported == ()
+    with moved_gateway(settings, sandbox.base_url, shipped) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    """Yield OpenAI's client with the headers that OpenRouter recommends."""
+    headers = {"HTTP-Referer": "https://app.example", "X-Title": "App"}
+    with openai.OpenAI(
+        base_url=f"{url}/v1", api_key="any", max_retries=0, default_headers=headers
+    ) as made:
+        yield made
+
+
+def ask(client: openai.OpenAI, model: str, **fields: Any) -> tuple[ChatCompletion, str]:  # noqa: ANN401 - any fields
+    """Return the answer of a model, and the name of the model that gave it."""
+    asked = client.chat.completions.with_raw_response.create(
+        model=model,
+        messages=[{"role": "user", "content": "What is the weather in Oslo?"}],
+        **fields,
+    )
+    return asked.parse(), asked.headers["x-switchcraft-model"]
+
+
+def test_documented_program_prints_a_model_and_its_cost(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's program prints a model of the file, and a cost in USD."""
+    (block,) = (block for block in PAGE.blocks if block.language == "python")
+    exec(compile(block.text.replace(ADDRESS, url), str(block), "exec"), {})  # noqa: S102 - it is ours
+    model, cost = capsys.readouterr().out.split()
+    assert "/" in model
+    assert float(cost) > 0
+
+
+def test_names_of_models_stay(client: openai.OpenAI, sandbox: Sandbox) -> None:
+    """`vendor/model` reaches OpenRouter's model, with the app's headers and every own field."""
+    answer, model = ask(client, "anthropic/claude-sonnet-4.5", extra_body=OWN_FIELDS)
+    assert answer.model == model == "anthropic/claude-sonnet-4.5"
+    sent = json.loads(sandbox.last_body())
+    assert {name: sent[name] for name in OWN_FIELDS} == OWN_FIELDS
+    headers = sandbox.last_headers()
+    assert (headers["http-referer"], headers["x-title"]) == ("https://app.example", "App")
+
+
+def test_auto_and_variants_are_routed(client: openai.OpenAI) -> None:
+    """`openrouter/auto` and `:floor` mean the router, which chooses among the file's models."""
+    for name in ("openrouter/auto", "openai/gpt-5-mini:floor"):
+        answer, model = ask(client, name, tools=TOOLS)
+        assert model == "google/gemini-2.5-flash-lite"
+        assert answer.choices[0].message.tool_calls
