@@ -206,14 +206,7 @@ def import_(
 
 
 @app.command(group=ARTIFACTS)
-def evaluate(
-    artifact: Path,
-    data: Sequence[Path],
-    /,
-    *,
-    config: Path,
-    out: Path,
-) -> None:
+def evaluate(artifact: Path, data: Sequence[Path], /, *, config: Path, out: Path) -> None:
     r"""Measure an artifact on recorded answers.
 
     Writes a report. A warning says how many of the queries the artifact has learned from, because

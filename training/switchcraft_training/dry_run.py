@@ -69,7 +69,10 @@ def dry_run(config: RunConfig, data: Path) -> DryRun:
     examples: Sequence[Example] = ()
     with found.noting():
         examples = _measured(config, data)
-        found.facts.append(f"{config.name}: {_division(config, examples, data)}")
+        table = Table(tuple(examples), config.arms, np.ones((len(examples), len(config.arms))))
+        require_measured_rows(table, config, data)
+        rows = f"{len(examples):,} measured queries in {config.evaluation.folds} folds"
+        found.facts.append(f"{config.name}: {rows}")
     if config.verifier:
         with found.noting():
             require_answers(config, data)
@@ -123,13 +126,6 @@ def _has_other_rows(config: RunConfig, data: Path, measured: Sequence[Example]) 
     known = {query_digest(example) for example in measured}
     sources = (open_source(each, data) for each in (config.source, *config.also))
     return any(query_digest(each) not in known for source in sources for each in source.examples())
-
-
-def _division(config: RunConfig, examples: Sequence[Example], data: Path) -> str:
-    """Return how the measured rows are divided; raises the errors of dividing them."""
-    table = Table(tuple(examples), config.arms, np.ones((len(examples), len(config.arms))))
-    require_measured_rows(table, config, data)
-    return f"{len(examples):,} measured queries in {config.evaluation.folds} folds"
 
 
 def _find_weights(source: str) -> str:

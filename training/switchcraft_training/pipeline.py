@@ -31,18 +31,10 @@ from switchcraft_training.evaluation.verified import (
     VerifiedFigures,
     verified_figures,
 )
-from switchcraft_training.experiment import (
-    experiment_stages,
-    run_experiment,
-)
+from switchcraft_training.experiment import experiment_stages, run_experiment
 from switchcraft_training.progress import running, stage
 from switchcraft_training.shipping import ship_router, train_on_all
-from switchcraft_training.training_data import (
-    PACKING,
-    READING,
-    TrainingData,
-    read_training_data,
-)
+from switchcraft_training.training_data import PACKING, READING, TrainingData, read_training_data
 from switchcraft_training.unfamiliar import UNFAMILIAR, study_unfamiliar
 from switchcraft_training.verification import (
     NESTED_ROUTERS,

@@ -86,7 +86,8 @@ class Stages:
         around = self.usages.get((self.current, "")) if step else None
         if around is not None:
             around.peak_memory_mb = max(around.peak_memory_mb, _peak_memory_mb())
-        _reset_peak_memory()
+        with suppress(OSError):  # Only Linux can reset the peak; elsewhere, it is the process's.
+            _RESET.write_text(_RESET_PEAK)
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             yield usage
@@ -313,11 +314,6 @@ def _clock_time(left_s: float) -> str:
     now = datetime.now().astimezone()
     end = now + timedelta(seconds=left_s)
     return end.strftime("%H:%M" if end.date() == now.date() else "%Y-%m-%d %H:%M")
-
-
-def _reset_peak_memory() -> None:
-    with suppress(OSError):  # Only Linux can reset it; elsewhere, the peak is that of the process.
-        _RESET.write_text(_RESET_PEAK)
 
 
 def _peak_memory_mb() -> float:

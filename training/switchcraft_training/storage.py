@@ -19,13 +19,8 @@ if TYPE_CHECKING:
     from router_service.artifact import Artifact
 
 _FAILED_WRITES: Final = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EIO,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
 }
 _RUST_ERROR: Final = re.compile(r"\(os error (\d+)\)$")  # of safetensors and tokenizers
 _TORCH_WRITER: Final = "inline_container.cc"  # its errors do not contain the system's reason

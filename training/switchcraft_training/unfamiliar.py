@@ -22,13 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from router_service.artifact import (
-    MANIFEST,
-    Artifact,
-    file_hashes,
-    read_manifest,
-    save_manifest,
-)
+from router_service.artifact import MANIFEST, Artifact, file_hashes, read_manifest, save_manifest
 from router_service.checker.toolbox import Call
 from router_service.core.errors import ConfigError
 from router_service.measurement.held_out import HELD_OUT, HeldOut
@@ -168,6 +162,7 @@ LEAST_QUERIES = 30
 """Queries in a script from which the verifier counts as measured with that script."""
 
 _Given = dict[int, tuple[Call, ...] | None]
+"""The calls that the arms answered to a query, by column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +170,7 @@ class _Queries:
     """Queries of a table with the calls that the arms answered, by column."""
 
     table: Table
-    calls: Sequence[Mapping[int, tuple[Call, ...] | None]]
+    calls: Sequence[_Given]
     seed: int
 
     def plain(self) -> Answers:
@@ -185,7 +180,7 @@ class _Queries:
     def _answers(
         self,
         examples: Sequence[Example],
-        calls: Sequence[Mapping[int, tuple[Call, ...] | None]],
+        calls: Sequence[_Given],
         correct: Floats,
         *,
         is_made_up: bool = False,
@@ -225,14 +220,9 @@ class _Queries:
                 else:
                     own = self._solved(row)
                     loop = _loop(own, solved, rng, ends=progress is Progress.END)
-                    _answer_in_loop(
-                        own,
-                        loop,
-                        given[row],
-                        correct[row],
-                        rng,
-                        only_recorded=is_tested and progress is Progress.INSIDE,
-                    )
+                    only_recorded = is_tested and progress is Progress.INSIDE
+                    answered = given[row], correct[row]
+                    _answer_in_loop(own, loop, *answered, rng, only_recorded=only_recorded)
                     request = wrapper.wrap_in_loop(request, loop, rng)
                 examples[row] = replace(table.examples[row], request=request)
         is_made_up = progress is not Progress.BEFORE
@@ -363,19 +353,14 @@ def _study_part(settings: Settings, part: _Part) -> _Studied:
     answers, reliabilities = settings.answers, settings.table.correct[part.train].mean(axis=0)
     known = settings.data(answers.learned, part.train, reliabilities)
     fitted = fit_verifier(known, settings.seed, settings.effort)
-    if not len(part.test):
-        return _Studied(fitted, {})
-    with TemporaryDirectory() as folder, step("judgements"):
-        spec = fitted.export(Path(folder), 1.0)
-        return _Studied(
-            fitted,
-            {
-                name: judge_answers(
-                    Path(folder), spec, settings.data([each], part.test, reliabilities)
-                )
-                for name, each in answers.tested.items()
-            },
-        )
+    judged: dict[str, JudgedAnswers] = {}
+    if len(part.test):
+        with TemporaryDirectory() as folder, step("judgements"):
+            spec = fitted.export(Path(folder), 1.0)
+            for name, each in answers.tested.items():
+                tested = settings.data([each], part.test, reliabilities)
+                judged[name] = judge_answers(Path(folder), spec, tested)
+    return _Studied(fitted, judged)
 
 
 def study_unfamiliar(  # noqa: PLR0913
@@ -461,11 +446,7 @@ def _auc(is_correct: NDArray[np.bool_], p_correct: Floats) -> float:
 
 
 def add_unfamiliar(
-    artifact: Path,
-    data: Path,
-    out: Path,
-    workspace: Path,
-    workers: Workers = SINGLE_PROCESS,
+    artifact: Path, data: Path, out: Path, workspace: Path, workers: Workers = SINGLE_PROCESS
 ) -> UnfamiliarStudy:
     """Train a verifier of unfamiliar requests for an artifact, and write it to the directory `out`.
 

@@ -352,11 +352,7 @@ def read_answers(config: RunConfig, table: Table, recordings: Path) -> AnswersRe
     candidates = read_candidates(table.examples, calls)
     is_correct = table.correct == 1
     corrupted = corrupt_answers(
-        table.examples,
-        calls,
-        candidates,
-        lambda row, column: bool(is_correct[row, column]),
-        config.seed,
+        table.examples, calls, candidates, lambda row, arm: bool(is_correct[row, arm]), config.seed
     )
     return AnswersRead(candidates, corrupted)
 

@@ -19,13 +19,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from switchcraft_training.models.optimization import device
-from switchcraft_training.progress import (
-    PartUsage,
-    add_part,
-    each_part,
-    measuring_part,
-    track,
-)
+from switchcraft_training.progress import PartUsage, add_part, each_part, measuring_part, track
 
 Shared = TypeVar("Shared")
 Part = TypeVar("Part")

@@ -46,10 +46,7 @@ class Verdict:
 
 
 def check_answer(
-    example: Example,
-    expected: Expected,
-    answer: Answer,
-    is_paraphrase: IsParaphrase | None = None,
+    example: Example, expected: Expected, answer: Answer, is_paraphrase: IsParaphrase | None = None
 ) -> Verdict:
     """Check a model's answer. Raises SchemaError if a tool's schema cannot be interpreted.
 

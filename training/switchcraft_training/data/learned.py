@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 
 from router_service.artifact import LEARNED, LEARNED_TOOLS, Artifact
 from router_service.core.errors import ArtifactError
-from switchcraft_training.data.duplicates import (
-    SAME_TOOLS_AGREEMENT,
-    SIGNATURE,
-    tools_signatures,
-)
+from switchcraft_training.data.duplicates import SAME_TOOLS_AGREEMENT, SIGNATURE, tools_signatures
 from switchcraft_training.data.splits import Split, query_digest
 from switchcraft_training.records import Example
 

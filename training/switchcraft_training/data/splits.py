@@ -42,10 +42,6 @@ class Split:
     test: tuple[int, ...]
     teaching: tuple[int, ...] = ()
 
-    def parts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the indices of training, validation and test rows."""
-        return self.train, self.validation, self.test
-
 
 def row_digest(example: Example) -> bytes:
     """Return a digest of dataset, query and tools, in 16 bytes.
@@ -54,7 +50,8 @@ def row_digest(example: Example) -> bytes:
     """
     query = _normalized_text(example.request["messages"])
     tools = orjson.dumps(example.request["tools"], option=orjson.OPT_SORT_KEYS)
-    return _digest("row", example.dataset, query, tools)
+    parts = (b"row", example.dataset.encode(), query.encode(), tools)
+    return blake2b(b"\0".join(parts), digest_size=16).digest()
 
 
 def query_digest(example: Example) -> bytes:
@@ -107,13 +104,7 @@ def similar_queries_and_tools(examples: Sequence[Example]) -> Groups:
     return join_groups(near_duplicates(examples), similar_tools(examples))
 
 
-def fold_table(
-    table: Table,
-    folds: int,
-    seed: int,
-    *,
-    validated: bool = True,
-) -> tuple[Split, ...]:
+def fold_table(table: Table, folds: int, seed: int, *, validated: bool = True) -> tuple[Split, ...]:
     """Return `folds` splits that test every unique measured row exactly once.
 
     The validation part of a fold is the test part of the next one; if not `validated`, these rows
@@ -136,8 +127,10 @@ def fold_table(
             row for i, part in enumerate(parts) if i not in {number, next_fold} for row in part
         ]
         validation = () if next_fold is None else parts[next_fold]
-        split = Split(tuple(sorted(training)), validation, test)
-        splits.append(replace(split, teaching=_teaching(table, split)))
+        held_out = np.unique(table.groups[list(validation + test)])
+        is_free = ~table.is_measured & ~np.isin(table.groups, held_out)
+        teaching = tuple(np.flatnonzero(is_free).tolist())
+        splits.append(Split(tuple(sorted(training)), validation, test, teaching))
     return tuple(splits)
 
 
@@ -198,18 +191,6 @@ def _require_balance(table: Table, rows: Groups, sizes: Groups) -> None:
     raise UnbalancedFoldsError(
         tuple(sizes.tolist()), int(group_sizes[largest]), shorten(user_text(example))
     )
-
-
-def _teaching(table: Table, split: Split) -> tuple[int, ...]:
-    """Return the rows that are not measured and share no group with validation or test rows."""
-    held_out = np.unique(table.groups[list(split.validation + split.test)])
-    is_free = ~table.is_measured & ~np.isin(table.groups, held_out)
-    return tuple(np.flatnonzero(is_free).tolist())
-
-
-def _digest(*parts: str | bytes) -> bytes:
-    texts = [part.encode() if isinstance(part, str) else part for part in parts]
-    return blake2b(b"\0".join(texts), digest_size=16).digest()
 
 
 def _normalized_text(messages: Iterable[Json]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,11 +154,6 @@ def _grouped_mean(values: Floats, groups: NDArray[np.int64]) -> Measure:
     return Measure(value=float(values.mean()), stderr=stderr, n=len(values))
 
 
-def fit_identity(labels: Floats, probabilities: Floats) -> Calibration:  # noqa: ARG001 - as others
-    """Return the calibration that leaves probabilities unchanged."""
-    return IDENTITY
-
-
 def fit_temperature(labels: Floats, probabilities: Floats) -> Calibration:
     """Fit the temperature, shared by all arms, that minimizes log loss."""
     logits = logit(probabilities)
@@ -192,22 +187,18 @@ def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
         )
         return float(found.x[0]), float(found.x[1])
 
-    lines = [fit_line(*known) for known in _known(labels, logit(probabilities))]
+    lines = []
+    for column, logits in zip(labels.T, logit(probabilities).T, strict=True):
+        asked = ~np.isnan(column)
+        lines.append(fit_line(column[asked], logits[asked]))
     return Platt(
         slopes=tuple(slope for slope, _ in lines),
         intercepts=tuple(intercept for _, intercept in lines),
     )
 
 
-def _known(labels: Floats, values: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """Yield each arm's labels and values, for the queries that the arm was asked."""
-    for column, arm_values in zip(labels.T, values.T, strict=True):
-        asked = ~np.isnan(column)
-        yield column[asked], arm_values[asked]
-
-
 FITS: Mapping[Method, Callable[[Floats, Floats], Calibration]] = {
-    "identity": fit_identity,
+    "identity": lambda _labels, _probabilities: IDENTITY,
     "temperature": fit_temperature,
     "platt": fit_platt,
 }

@@ -72,8 +72,7 @@ _STYLE: dict[Any, Any] = {
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the report's matplotlib style inside a `with` block."""
-    with mpl.rc_context():
-        mpl.rcParams.update(_STYLE)
+    with mpl.rc_context(_STYLE):
         yield
 
 
@@ -122,13 +121,6 @@ def label_points(
 
 
 USD_PER_1K = "USD per 1,000 requests"
-_KIND_NAMES: dict[Kind, str] = {
-    "single": "single model",
-    "baseline": "baseline",
-    "router": "router",
-    "random": "random",
-    "oracle": "oracle",
-}
 
 
 def pareto_svg(evaluation: Evaluation) -> str:
@@ -151,10 +143,9 @@ def pareto_svg(evaluation: Evaluation) -> str:
                 markersize=11 if kind == "oracle" else 6.5,
                 color=COLOURS[kind],
                 elinewidth=0.8,
-                label=_KIND_NAMES[kind],
+                label="single model" if kind == "single" else kind,
             )
         _money_axis(axes)
-        axes.margins(x=0.1, y=0.1)
         figure.draw_without_rendering()
         label_points(
             axes,
@@ -180,7 +171,6 @@ def verified_svg(figures: VerifiedFigures) -> str:
         for entry in points:
             axes.plot(*_at(entry), MARKERS[entry.kind], color=COLOURS[entry.kind], markersize=7)
         _money_axis(axes)
-        axes.margins(x=0.1, y=0.1)
         figure.draw_without_rendering()
         named = [*map(_at, points), operating]
         label_points(axes, named, [*(entry.name for entry in points), "policy verified"])
@@ -254,10 +244,10 @@ def _band(
     axes.fill_between(costs, middle - error, middle + error, color=colour, alpha=0.13, linewidth=0)
 
 
-def _money_axis(axes: Axes, decimals: int = 0) -> None:
+def _money_axis(axes: Axes) -> None:
     """Prepare the axes and the legend of a plot of accuracy, in percent, over cost."""
     axes.set_ylabel("accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.legend(loc="lower right")
     axes.set_xscale("log")
     axes.set_xlabel(f"{USD_PER_1K} (log scale); bars and bands are one standard error")
@@ -266,6 +256,7 @@ def _money_axis(axes: Axes, decimals: int = 0) -> None:
     minor = FuncFormatter(lambda usd, _: f"{usd:g}" if f"{usd:e}"[0] in "25" else "")
     axes.xaxis.set_minor_formatter(minor)
     axes.grid(visible=True)
+    axes.margins(x=0.1, y=0.1)
 
 
 def _intervals(

@@ -65,17 +65,16 @@ class PinnedCommit:
     def read_files(self, object_ids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the contents of files by object id, and download those that are missing."""
         wanted = list(dict.fromkeys(object_ids))
-        missing = self._missing() if wanted else frozenset()
+        missing: set[str] = set()
+        if wanted:
+            listed = self._run("rev-list", "--objects", "--missing=print", _PINNED).decode()
+            missing = {line[1:] for line in listed.splitlines() if line.startswith("?")}
         for start in range(0, len(wanted), _BATCH_FILES):
             batch = wanted[start : start + _BATCH_FILES]
             if absent := [each for each in batch if each in missing]:
                 options = ("--no-tags", "--no-write-fetch-head", "--filter=blob:none", "--stdin")
                 self._run("fetch", *options, "origin", stdin=absent)
             yield from zip(batch, self._contents(batch), strict=True)
-
-    def _missing(self) -> frozenset[str]:
-        listed = self._run("rev-list", "--objects", "--missing=print", _PINNED).decode()
-        return frozenset(line[1:] for line in listed.splitlines() if line.startswith("?"))
 
     def _contents(self, batch: Sequence[str]) -> Iterator[bytes]:
         data = memoryview(self._run("cat-file", "--batch", stdin=batch))

@@ -52,16 +52,9 @@ class FetchedFiles(BaseModel):
     sha256: Mapping[str, str]
     """SHA-256 of every file by its path in the folder."""
 
-    def revisions(self) -> Mapping[str, str]:
-        """Return the pinned revisions by the source's name."""
-        return {source.name: source.revision for source in self.sources}
-
 
 def fetch_recording(
-    recording: PublicRecording,
-    data: Path,
-    mirrors: Mapping[str, str],
-    models: Sequence[str] = (),
+    recording: PublicRecording, data: Path, mirrors: Mapping[str, str], models: Sequence[str] = ()
 ) -> Path:
     """Download a recording into its folder in `data`, or check the one that is there.
 
@@ -133,9 +126,12 @@ def _check_folder(folder: Path, recording: PublicRecording, models: Sequence[str
         raise DataError(
             path, None, f"cannot be read ({exc.error_count()} errors). {again}"
         ) from exc
-    pinned = {source.name: source.revision for source in _sources(recording, {})}
-    if fetched.revisions() != pinned:
-        problem = f"has the revisions {fetched.revisions()}, and this version fetches {pinned}"
+    has, pinned = (
+        {source.name: source.revision for source in sources}
+        for sources in (fetched.sources, _sources(recording, {}))
+    )
+    if has != pinned:
+        problem = f"has the revisions {has}, and this version fetches {pinned}"
         raise DataError(path, None, f"{problem}. {again}")
     if set(fetched.models) != set(models):
         problem = f"has the models {', '.join(fetched.models)}, and not {', '.join(models)}"

@@ -143,10 +143,6 @@ class Pool(_PoolModel):
                 raise ValueError(f"{problem}; add it to `endpoints`")
         return self
 
-    def arms_at(self, endpoint: str) -> tuple[Arm, ...]:
-        """Return the arms of an endpoint, in the file's order."""
-        return tuple(arm for arm in self.pool if arm.endpoint == endpoint)
-
     def identity(self) -> str:
         """Return the SHA-256 of the settings that affect answers or costs, so not of limits."""
         requests = [

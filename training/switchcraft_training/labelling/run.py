@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import TaskGroup
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +69,7 @@ class Plan:
         any query is repeated. If the spending cap ends a run, the queries that were asked therefore
         have answers from all arms.
         """
-        arms = self.pool.arms_at(endpoint)
+        arms = [arm for arm in self.pool.pool if arm.endpoint == endpoint]
         for attempt in range(self.attempts):
             for example, _ in self.rows:
                 for arm in arms:
@@ -94,8 +95,9 @@ class SpendingBudget:
     """
 
     def __init__(self, cap_usd: float | None, spent_usd: float) -> None:
-        self._cap_usd = cap_usd
-        self._spent_usd = spent_usd
+        self._cap_usd = math.inf if cap_usd is None else cap_usd
+        self.spent_usd = spent_usd
+        """The amount spent so far."""
         self._reserved_usd = 0.0
         self._in_flight = 0
         self._settled = asyncio.Condition()
@@ -106,11 +108,6 @@ class SpendingBudget:
     def is_exhausted(self) -> bool:
         """Whether an amount was refused."""
         return self.refused_usd is not None
-
-    @property
-    def spent_usd(self) -> float:
-        """The amount spent so far."""
-        return self._spent_usd
 
     async def reserve(self, usd: float) -> bool:
         """Reserve the most that a request may cost; return False if the cap does not allow it.
@@ -133,14 +130,12 @@ class SpendingBudget:
         """Replace a request's reserved cost by its actual cost."""
         async with self._settled:
             self._reserved_usd -= reserved_usd
-            self._spent_usd += spent_usd
+            self.spent_usd += spent_usd
             self._in_flight -= 1
             self._settled.notify_all()
 
     def _fits(self, usd: float) -> bool:
-        if self._cap_usd is None:
-            return True
-        return self._spent_usd + self._reserved_usd + usd <= self._cap_usd
+        return self.spent_usd + self._reserved_usd + usd <= self._cap_usd
 
 
 class ProgressBar(Bar):
@@ -155,11 +150,6 @@ class ProgressBar(Bar):
         self._spent_usd = spent_usd
         self.failed = 0
         self._show_costs()
-
-    @property
-    def answered(self) -> int:
-        """The number of answers in this run."""
-        return self._answered.total()
 
     @property
     def left_usd(self) -> float:

@@ -20,7 +20,6 @@ from router_service.measurement.simulation import (
     STEPS_PER_UNIT,
     JudgedAnswers,
     Simulation,
-    VerifiedAnswers,
     candidate_sets,
     quantize,
 )
@@ -148,24 +147,14 @@ class Outcome:
         layers = (lessons.is_teachers, lessons.cost_usd, lessons.seconds)
         return cls(*(layer[rows, columns] for layer in layers))
 
-    @classmethod
-    def of_answers(cls, lessons: Lessons, answers: VerifiedAnswers) -> Outcome:
-        """Return the outcome of answers that a verified policy has accepted."""
-        return cls(*answers.outcome(lessons.is_teachers, lessons.cost_usd, lessons.seconds))
-
     def take(self, rows: Rows, other: Outcome) -> Outcome:
         """Return these outcomes, with those of another rule for some requests."""
         changed = []
-        for own, theirs in zip(self.layers, other.layers, strict=True):
-            layer = own.copy()
-            layer[rows] = theirs[rows]
+        for name in ("agrees", "cost_usd", "seconds"):
+            layer = getattr(self, name).copy()
+            layer[rows] = getattr(other, name)[rows]
             changed.append(layer)
         return Outcome(*changed)
-
-    @property
-    def layers(self) -> tuple[Floats, Floats, Floats]:
-        """Agreement, cost and seconds."""
-        return self.agrees, self.cost_usd, self.seconds
 
 
 class Figures(NamedTuple):
@@ -233,7 +222,9 @@ def fit(lessons: Lessons, spec: VerifierSpec, costs_usd: Sequence[float], presen
     unit_usd = costs_usd[lessons.columns[lessons.teacher]]
     prices = [float(f"{unit_usd * price:.3g}") for price in PRICES]
     rows = np.arange(len(lessons))
-    folds = _fold_of_session(int(lessons.sessions.max()) + 1)[lessons.sessions]
+    sessions = int(lessons.sessions.max()) + 1
+    order = np.random.default_rng(0).permutation(sessions)
+    folds = (order % min(FOLDS, max(2, sessions)))[lessons.sessions]
     judged = lessons.judged
     for fold in np.unique(folds):
         judged = apply_lines(judged, rows[folds == fold], fit_lines(lessons, rows[folds != fold]))
@@ -290,12 +281,7 @@ def _simulate(
         floor=spec.floor if floor is None else floor,
         streams_text_from=spec.streams_text_from,
     )
-    return Outcome.of_answers(lessons, answers)
-
-
-def _fold_of_session(sessions: int) -> Rows:
-    order = np.random.default_rng(0).permutation(sessions)
-    return order % min(FOLDS, max(2, sessions))
+    return Outcome(*answers.outcome(lessons.is_teachers, lessons.cost_usd, lessons.seconds))
 
 
 def _log_loss(lessons: Lessons, judged: JudgedAnswers) -> float:

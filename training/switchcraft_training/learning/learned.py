@@ -21,12 +21,7 @@ from router_service.artifact import (
     save_manifest,
 )
 from router_service.core.text import aligned
-from router_service.measurement.held_out import (
-    HELD_OUT,
-    HeldOut,
-    both_points,
-    read_judgements,
-)
+from router_service.measurement.held_out import HELD_OUT, HeldOut, both_points, read_judgements
 from router_service.policies.base import Policy
 from router_service.policies.registry import DEFAULT
 from router_service.policies.verified import Verified

@@ -13,11 +13,7 @@ import numpy as np
 import orjson
 
 from switchcraft_training.datasets.rows import read_lines
-from switchcraft_training.labelling.answers import (
-    ANSWERS,
-    QuestionKey,
-    answer_from_json,
-)
+from switchcraft_training.labelling.answers import ANSWERS, QuestionKey, answer_from_json
 from switchcraft_training.labelling.asking import ask_all
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
 from switchcraft_training.labelling.run import Plan

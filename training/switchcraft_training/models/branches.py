@@ -287,14 +287,10 @@ class NetworksBranch(nn.Module):
         standardized = (_signed_log(features) - self.mean) * self.scale
         return standardized.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
 
-    def member_logits(self, features: Tensor) -> list[Tensor]:
-        """Return each network's logits (batch, heads) for features (batch, features)."""
-        standardized = self.standardize(features)
-        return [member(standardized) for member in self.members]
-
     def forward(self, features: Tensor) -> Tensor:
         """Return the networks' mean logits (batch, heads) for features (batch, features)."""
-        return torch.stack(self.member_logits(features)).mean(0)
+        standardized = self.standardize(features)
+        return torch.stack([member(standardized) for member in self.members]).mean(0)
 
 
 def fit_networks(

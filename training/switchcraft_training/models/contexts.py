@@ -205,15 +205,12 @@ class Wrapper:
         size = rng.choice((1, 1, 2, MAX_TURNS))
         for start in range(0, len(made), size):
             steps += _step(made[start : start + size], len(steps), rng)
-        message = {**request["messages"][-1], "content": self._of_shelf(_JOINTS, rng).join(texts)}
+        joint = rng.choice(_JOINTS[self.shelf :: SHELVES] or _JOINTS)
+        message = {**request["messages"][-1], "content": joint.join(texts)}
         messages = [*request["messages"][:-1], message]
         wrapped = self.wrap({**request, "messages": messages, "tools": tools}, rng)
         wrapped["messages"] += steps
         return wrapped
-
-    def _of_shelf(self, texts: Sequence[str], rng: random.Random) -> str:
-        mine = [each for place, each in enumerate(texts) if place % SHELVES == self.shelf]
-        return rng.choice(mine or texts)
 
     def _unneeded(self, text: str, rng: random.Random) -> list[tuple[Any, dict[str, Any]]]:
         """Return at most one tool that is for something else than a text, with its function."""
@@ -223,9 +220,9 @@ class Wrapper:
 
     def _system(self, rng: random.Random) -> str:
         """Return a system prompt of 200 to 8,000 characters in one of several styles."""
-        mine = [each for place, each in enumerate(_RULES) if place % SHELVES == self.shelf]
-        roles = [each for place, each in enumerate(_ROLES) if place % SHELVES == self.shelf]
-        companies = [c for place, c in enumerate(_COMPANIES) if place % SHELVES == self.shelf]
+        mine, roles, companies = (
+            texts[self.shelf :: SHELVES] for texts in (_RULES, _ROLES, _COMPANIES)
+        )
         role = rng.choice(roles or _ROLES[:1])
         text = role.format(company=rng.choice(companies), trade=rng.choice(_TRADES))
         size = 2_700 if self.largest else int(200 * 40 ** rng.random())

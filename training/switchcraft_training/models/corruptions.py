@@ -15,6 +15,7 @@ from datetime import date, timedelta
 from enum import StrEnum
 
 from router_service.apis.conversation import Json, parse_conversation, unwrap_tool
+from router_service.checker.comparison import is_number
 from router_service.checker.parameter_schema import ANY_SCHEMA, JsonType, Schema
 from router_service.checker.toolbox import Call, Toolbox
 from router_service.core.errors import SchemaError
@@ -29,15 +30,8 @@ from switchcraft_training.records import Example
 
 PLACEHOLDERS = (
     *("YOUR_API_KEY", "your_{name}", "<{name}>", "{name}_here", "example", "string", "unknown"),
-    *(
-        "placeholder",
-        "https://example.com",
-        "path/to/{name}",
-        "test",
-        "abc123",
-        "default",
-        "{{{name}}}",
-    ),
+    *("placeholder", "https://example.com", "path/to/{name}", "test", "abc123", "default"),
+    "{{{name}}}",
 )
 _WORDS = re.compile(r"[^\W\d_]{4,}")
 _DATE = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
@@ -243,18 +237,6 @@ def _replace_text(site: _Site, replace: Callable[[str, str], str | None]) -> Arg
     return None
 
 
-def _own_name(site: _Site) -> Arguments | None:
-    return _replace_text(site, lambda key, _: key)
-
-
-def _placeholder(site: _Site) -> Arguments | None:
-    return _replace_text(site, lambda key, _: site.rng.choice(PLACEHOLDERS).format(name=key))
-
-
-def _foreign_value(site: _Site) -> Arguments | None:
-    return _replace_text(site, lambda *_: site.rng.choice(site.subject.foreign))
-
-
 def _other_entity(site: _Site) -> Arguments | None:
     if not site.subject.said:
         return None
@@ -285,12 +267,8 @@ def _enum_neighbour(site: _Site) -> Arguments | None:
     return {**site.arguments, key: site.rng.choice(others)} if others else None
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _changed_number(site: _Site) -> Arguments | None:
-    places = site.places(_is_number)
+    places = site.places(is_number)
     if not places:
         return None
     key, place = site.rng.choice(places)
@@ -305,7 +283,7 @@ def _swapped(site: _Site) -> Arguments | None:
         for other, rival in site.arguments.items()
         if one < other
         and type(value) is type(rival)
-        and (isinstance(value, str) or _is_number(value))
+        and (isinstance(value, str) or is_number(value))
         and value != rival
     ]
     if not pairs:
@@ -349,9 +327,13 @@ def _invented(site: _Site) -> Arguments | None:
 
 
 _CHANGES: Mapping[Corruption, Callable[[_Site], Arguments | None]] = {
-    Corruption.OWN_NAME: _own_name,
-    Corruption.PLACEHOLDER: _placeholder,
-    Corruption.FOREIGN_VALUE: _foreign_value,
+    Corruption.OWN_NAME: lambda site: _replace_text(site, lambda key, _: key),
+    Corruption.PLACEHOLDER: lambda site: _replace_text(
+        site, lambda key, _: site.rng.choice(PLACEHOLDERS).format(name=key)
+    ),
+    Corruption.FOREIGN_VALUE: lambda site: _replace_text(
+        site, lambda *_: site.rng.choice(site.subject.foreign)
+    ),
     Corruption.OTHER_ENTITY: _other_entity,
     Corruption.SHIFTED_DATE: _shifted_date,
     Corruption.ENUM_NEIGHBOUR: _enum_neighbour,

@@ -80,9 +80,8 @@ def distil(
             save_file(branch.encoder.state_dict(), partial)
         log.info("distilled: weights saved in %s", path.parent)
     branch.encoder.load_state_dict(load_file(path))
-    branch.encoder.requires_grad_(
-        requires_grad=True
-    )  # `freeze` decides which layers are fine-tuned.
+    # `freeze` decides which layers are fine-tuned.
+    branch.encoder.requires_grad_(requires_grad=True)
     return replace(encoder, model=branch.encoder)
 
 

@@ -100,7 +100,8 @@ def row_inputs(
     """
     if frozen_layers is None or frozen_layers == 0:
         return [torch.tensor(row) for row in rows]
-    in_bf16 = in_bf16 and _has_bf16(branch.head.weight.device)
+    is_on_cpu = branch.head.weight.device.type == "cpu"
+    in_bf16 = in_bf16 and is_on_cpu and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     keys = [sha256(np.asarray(row, np.int64).tobytes()).hexdigest() for row in rows]
     by_key = dict(zip(keys, rows, strict=True))
     if cache is None:
@@ -186,10 +187,6 @@ def _compute_states(
             states = states.float().cpu()
         for (key, row), state in zip(batch, states, strict=True):
             yield key, state[: len(row)].clone()
-
-
-def _has_bf16(device: torch.device) -> bool:
-    return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _read_states(

@@ -61,21 +61,18 @@ def head_weights(heads: int, arms: int, auxiliary_weight: float) -> Tensor:
     return weights
 
 
-def linear_decay(step: int, steps: int, warmup_ratio: float) -> float:
-    """Return the factor of the learning rate: it rises to 1 during warm-up, then falls to 0."""
-    warmup = max(1, round(steps * warmup_ratio))
-    if step < warmup:
-        return (step + 1) / warmup
-    return max(0.0, (steps - step) / max(1, steps - warmup))
-
-
 def linear_schedule(
     optimizer: torch.optim.Optimizer, steps: int, warmup_ratio: float
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return a schedule over `steps` steps: warm-up, then linear decay."""
-    return torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: linear_decay(step, steps, warmup_ratio)
-    )
+    """Return a schedule whose factor rises to 1 during warm-up, then falls to 0 at `steps`."""
+    warmup = max(1, round(steps * warmup_ratio))
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return max(0.0, (steps - step) / max(1, steps - warmup))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
 @contextmanager

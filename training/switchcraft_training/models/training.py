@@ -21,11 +21,7 @@ from switchcraft_training.models.branches import (
 )
 from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.models.encoders import PretrainedEncoder
-from switchcraft_training.models.finetuning import (
-    build_branch,
-    encoder_logits,
-    finetune_encoder,
-)
+from switchcraft_training.models.finetuning import build_branch, encoder_logits, finetune_encoder
 from switchcraft_training.models.model import FeatureBranches, RouterModel
 from switchcraft_training.models.optimization import batches_in_order, feature_tensor, head_weights
 from switchcraft_training.progress import step

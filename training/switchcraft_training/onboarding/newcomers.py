@@ -63,11 +63,7 @@ class Questions:
 
 
 def choose_questions(
-    artifact: Artifact,
-    newcomers: Sequence[Newcomer],
-    answers: int,
-    data: Path | None,
-    state: Path,
+    artifact: Artifact, newcomers: Sequence[Newcomer], answers: int, data: Path | None, state: Path
 ) -> Questions:
     """Choose the queries to ask, which are the same ones for all newcomers.
 

@@ -45,11 +45,7 @@ from switchcraft_training.models.export import Line, export_onnx, record_canarie
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import Demand, fit_demand_branch, predict
 from switchcraft_training.onboarding.graphs import append_arm, select_arms
-from switchcraft_training.onboarding.judgements import (
-    draw_labels,
-    join_judgements,
-    rank_stand_ins,
-)
+from switchcraft_training.onboarding.judgements import draw_labels, join_judgements, rank_stand_ins
 from switchcraft_training.onboarding.positions import AnsweredQueries, ask_recorded
 from switchcraft_training.onboarding.predictor import (
     extend_calibration,
@@ -107,11 +103,7 @@ class LearnedArm:
 
 
 def learn_arm(
-    recorded: Recorded,
-    demand: Demand | None,
-    new: NewAnswers,
-    joining: Joining,
-    pool: Calibration,
+    recorded: Recorded, demand: Demand | None, new: NewAnswers, joining: Joining, pool: Calibration
 ) -> LearnedArm:
     """Learn an arm from some of its answers to packed recorded queries.
 
@@ -127,7 +119,7 @@ def learn_arm(
     targets[asked.rows] = asked.correct
     facts = Onboarding(
         answers=len(asked.rows),
-        models=recorded.model_count,
+        models=len(models.positions),
         accuracy=Measure(value=accuracy, stderr=stderr, n=len(targets)),
         probability_stderr=float(models.stderrs(position).mean()),
     )

@@ -10,13 +10,7 @@ import torch
 from scipy.optimize import brentq
 
 from router_service.policies.costs import Price
-from router_service.predictor.model import (
-    Calibration,
-    Platt,
-    Temperature,
-    logit,
-    sigmoid,
-)
+from router_service.predictor.model import Calibration, Platt, Temperature, logit, sigmoid
 from switchcraft_training.config import ArmConfig, Branch, RunConfig
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.models.branches import fit_lexical

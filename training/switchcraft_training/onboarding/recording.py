@@ -136,11 +136,6 @@ class Recorded:
         packed = tuple(packer.pack(parse_conversation(e.request)) for e in self.table.examples)
         return replace(self, table=replace(self.table, packed=packed))
 
-    @property
-    def model_count(self) -> int:
-        """The number of recorded models."""
-        return len(self.models.positions)
-
     def labelled(self, arm: str, targets: Floats) -> Table:
         """Return the table with a new arm and its labels in the first column."""
         table = self.table.select_arms((arm, *self.table.arms))

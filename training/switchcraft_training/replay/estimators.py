@@ -123,16 +123,11 @@ class PolicyEstimate:
 
 
 def estimate_policies(
-    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices], seed: int = 0
+    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices]
 ) -> dict[str, PolicyEstimate]:
-    """Estimate the result of each target: an arm number per decision, (n,).
-
-    Raises ValueError if no outcome is known.
-    """
+    """Estimate the result of each target, an arm number per decision, (n,), from known outcomes."""
     known = ~np.isnan(reward.seen)
     n = int(known.sum())
-    if not n:
-        raise ValueError("no outcome is known")
     groups = _resampled_groups(choices.conversations)
     sums = []
     for target in targets.values():
@@ -143,7 +138,7 @@ def estimate_policies(
         robust = expected + weight * np.where(agrees, reward.seen - expected, 0.0)
         parts = [np.ones(len(known)), reward.seen, weight, weighted, expected, robust]
         sums.append(_group_sums(groups, [np.where(known, part, 0.0) for part in parts]))
-    drawn = _resampled_sums(np.concatenate(sums, axis=1), seed)
+    drawn = _resampled_sums(np.concatenate(sums, axis=1))
     sums_by_target = drawn.reshape(len(drawn), len(targets), -1)
 
     estimates = {}
@@ -175,7 +170,7 @@ def estimate_policies(
     return estimates
 
 
-def estimate_logged(choices: LoggedChoices, reward: Reward, seed: int = 0) -> Estimate | None:
+def estimate_logged(choices: LoggedChoices, reward: Reward) -> Estimate | None:
     """Estimate the mean of the logged choices; None if no outcome is known.
 
     The estimate covers all logged policies and their exploration together. It uses the same draws
@@ -184,7 +179,7 @@ def estimate_logged(choices: LoggedChoices, reward: Reward, seed: int = 0) -> Es
     known = ~np.isnan(reward.seen)
     columns = [known, np.nan_to_num(reward.seen)]
     sums = _group_sums(_resampled_groups(choices.conversations), columns)
-    counts, seen = _resampled_sums(sums, seed).T
+    counts, seen = _resampled_sums(sums).T
     return ratio(seen, counts, int(known.sum()))
 
 
@@ -204,13 +199,13 @@ def _group_sums(groups: Choices, columns: Sequence[Floats | Flags]) -> Floats:
     return np.stack([np.bincount(groups, column, size) for column in columns], axis=1)  # pyrefly: ignore[bad-return]
 
 
-def _resampled_sums(sums: Floats, seed: int) -> Floats:
+def _resampled_sums(sums: Floats) -> Floats:
     """Return the totals of `sums` (groups, columns), and those of bootstrap samples of groups.
 
     The result is (1 + draws, columns). Draws are made one at a time, to limit the memory.
     """
     size = len(sums)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = (np.bincount(rng.integers(0, size, size), minlength=size) @ sums
              for _ in range(BOOTSTRAP_DRAWS))  # fmt: skip
     return np.stack([sums.sum(axis=0), *drawn])

@@ -196,7 +196,10 @@ def estimate_results(
     chosen = {name: predictions.choose(rule) for name, rule in rules.items()}
 
     def estimate(reward: Reward) -> RewardEstimates:
-        return _estimate(choices, reward, chosen)
+        if np.isnan(reward.seen).all() or not chosen:
+            return RewardEstimates(None)
+        by_policy = estimate_policies(choices, reward, chosen)
+        return RewardEstimates(estimate_logged(choices, reward), by_policy)
 
     return Results(
         replayed=len(columns),
@@ -231,16 +234,6 @@ def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, 
     return parsed
 
 
-def _estimate(
-    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices]
-) -> RewardEstimates:
-    if np.isnan(reward.seen).all() or not targets:
-        return RewardEstimates(None)
-    return RewardEstimates(
-        estimate_logged(choices, reward), estimate_policies(choices, reward, targets)
-    )
-
-
 def print_replay(found: Replay) -> None:
     """Print a summary of the log, the logged choices, and the estimates for each policy."""
     console = Console(highlight=False)
@@ -249,7 +242,7 @@ def print_replay(found: Replay) -> None:
     )
     console.print(
         f"{found.replayed:,} of {found.decisions:,} decisions, {found.conversations:,}"
-        f" conversations; {with_feedback} with feedback, {explored} logged with exploration on",
+        f" conversations; {with_feedback} with feedback, {explored} logged with exploration on"
     )
     for reason, count in found.left.items():
         console.print(f"left out: {count:,} {reason}")
@@ -326,11 +319,8 @@ def _side_by_side(found: Replay) -> Table:
             cells = []
             for reward, scale in zip(rewards, scales, strict=True):
                 each = reward.policies.get(name)
-                is_partial = each is not None and each.coverage < 1
                 text = _with_error(None if each is None else each.dr, *scale)
-                if is_partial:
-                    text += MARK
-                cells.append(text)
+                cells.append(text + (MARK if each is not None and each.coverage < 1 else ""))
             covered = part.accuracy.policies.get(name) or part.contradicted.policies.get(name)
             table.add_row(f"  {name}", *cells, f"{(covered or cost).coverage:.1%}")
     return table

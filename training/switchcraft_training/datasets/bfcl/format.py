@@ -140,13 +140,10 @@ def judged_files(folder: Path) -> list[LeaderboardFile]:
         if (name := _FILE_NAME.fullmatch(path.name))
     ]
     for file in files:
-        if file.category not in JUDGED and not _is_left_out(file.category):
+        is_left_out = any(f"{file.category}_".startswith(f"{name}_") for name in LEFT_OUT)
+        if file.category not in JUDGED and not is_left_out:
             raise DataError(file.path, None, f"unknown category {file.category!r}")
     return [file for file in files if file.category in JUDGED]
-
-
-def _is_left_out(category: str) -> bool:
-    return any(category == name or category.startswith(f"{name}_") for name in LEFT_OUT)
 
 
 def package_data() -> Path:

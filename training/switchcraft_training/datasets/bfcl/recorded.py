@@ -98,7 +98,6 @@ _COUNTED_WITHOUT_REASONING = re.compile(r"gemini-(?:3|2\.5-(?:pro|flash(?!-lite)
 """Runs of v4 whose recorded output tokens leave out reasoning, which Google charges for. Flash-Lite
 does not reason by default."""
 
-
 _ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
 
 
@@ -150,8 +149,13 @@ class LeaderboardSnapshot:
 
     def answers(self, arm: str) -> Iterator[Answer]:
         """Read a model's answers."""
-        for file in _result_files(self.root / "result" / arm):
-            parse = parse_native if has_native_calls(arm, file.version) else parse_text
+        folder = self.root / "result" / arm
+        # In v1, the run's name shows whether answers were recorded as function calls of the
+        # provider's API. Snapshots of v3 are of locally served models. Their text was recorded
+        # unparsed, whether or not `-FC` is in the name.
+        is_native = "-FC" in arm or arm.startswith("gemini")
+        for file in _require_files(judged_files(folder), folder):
+            parse = parse_native if file.version == 1 and is_native else parse_text
             yield from read_lines(file.path, partial(_read_answer, arm=arm, parse=parse))
 
 
@@ -194,11 +198,8 @@ class RepeatedRuns:
             log.warning(
                 "token counts ignored: model=%s cause=%r", arm, "they leave out billed reasoning"
             )
-        return self._read_answers(arm)
-
-    def _read_answers(self, arm: str) -> Iterator[Answer]:
         for attempt, run in enumerate(self._runs()):
-            files = _result_files_of_run(run, arm)
+            files = _require_files(_files_of_run(run, arm), run / "result" / arm)
             parse = parse_native if _has_lists_of_calls(files) else parse_text
             read = partial(_read_answer, arm=arm, parse=parse, attempt=attempt)
             for file in files:
@@ -207,15 +208,6 @@ class RepeatedRuns:
     def _runs(self) -> list[Path]:
         runs = sorted(self.root.glob("run-*"), key=lambda run: int(run.name.removeprefix("run-")))
         return runs or [self.root]
-
-
-def has_native_calls(arm: str, version: int) -> bool:
-    """Return whether a snapshot's answers were recorded as function calls of the provider's API.
-
-    In v1, the run's name shows this. Snapshots of v3 are of locally served models. Their text was
-    recorded unparsed, whether or not `-FC` is in the name.
-    """
-    return version == 1 and ("-FC" in arm or arm.startswith("gemini"))
 
 
 def _has_lists_of_calls(files: Iterable[LeaderboardFile]) -> bool:
@@ -242,16 +234,6 @@ def _list_arms(results: Path) -> list[str]:
         raise DataError(results, None, f"{problem} {remedy}")
     folders = (path.name for path in results.iterdir() if path.is_dir())
     return sorted(name for name in folders if name[0] != "." and name not in BROKEN_RUNS)
-
-
-def _result_files(folder: Path) -> list[LeaderboardFile]:
-    """Return a model's files of answers in a folder; raises DataError if there is none."""
-    return _require_files(judged_files(folder), folder)
-
-
-def _result_files_of_run(run: Path, arm: str) -> list[LeaderboardFile]:
-    """Return a model's files of answers in a run; raises DataError if there is none."""
-    return _require_files(_files_of_run(run, arm), run / "result" / arm)
 
 
 def _files_of_run(run: Path, arm: str) -> list[LeaderboardFile]:
