@@ -137,11 +137,7 @@ def told_by_text(data: Path) -> Mapping[str, float]:
             found.append(roc_auc_score(is_easy, predicted[own]))
         return float(np.mean(found))
 
-    return {
-        "tasks": len(tasks),
-        "unseen_services": auc(by_service),
-        "random_tasks": auc(at_random),
-    }
+    return {"tasks": len(tasks), "unseen_services": auc(by_service), "random_tasks": auc(at_random)}
 
 
 def main() -> None:

@@ -130,8 +130,7 @@ def main() -> None:
 
             def spent_usd(title: str) -> float:
                 query = select(func.coalesce(func.sum(spending.c.spent_nusd), 0)).where(
-                    spending.c.subject == f"key:{title}",
-                    spending.c.period == BudgetPeriod.TOTAL,
+                    spending.c.subject == f"key:{title}", spending.c.period == BudgetPeriod.TOTAL
                 )
                 with database.read() as connection:
                     return int(connection.execute(query).scalar_one()) / NANO

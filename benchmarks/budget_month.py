@@ -83,6 +83,7 @@ class Scenario:
 
 
 UNLIMITED = "unlimited"
+SUBJECT = "key:simulated"
 
 PLOTTED = (Scenario("quality", 0.30), Scenario("quality", 0.10))
 SCENARIOS = (
@@ -159,16 +160,12 @@ class State:
 
     budget: Budget
     spent_usd: float = 0.0
-    subject: str = "key:simulated"
-    start_s: int = STARTS_S
-    end_s: float = STARTS_S + DAYS * DAY_S
 
     @property
     def balance(self) -> BudgetBalance:
         """The state as the pacing reads it."""
-        return BudgetBalance(
-            self.subject, self.budget, self.start_s, self.end_s, self.spent_usd, 0.0
-        )
+        end_s = STARTS_S + DAYS * DAY_S
+        return BudgetBalance(SUBJECT, self.budget, STARTS_S, end_s, self.spent_usd, 0.0)
 
 
 @dataclass(slots=True)
@@ -228,11 +225,10 @@ def arrivals(rng: np.random.Generator, requests: int, *, has_surge: bool) -> Flo
 class Ledger:
     """The usage of the simulated team in a database in memory, by day."""
 
-    def __init__(self, scope: str) -> None:
+    def __init__(self) -> None:
         """Create the tables."""
         self.database = Database(None)
         self.database.prepare()
-        self._scope = scope
         self._sums: defaultdict[tuple[int, str], float] = defaultdict(float)
 
     def add(self, now_s: float, policy: str, cost_usd: float) -> None:
@@ -244,7 +240,7 @@ class Ledger:
         zeros = dict.fromkeys(USAGE_SUMS, 0)
         rows = [
             zeros
-            | {"scope": self._scope, "model": "", "policy": policy, "step_s": DAY_S}
+            | {"scope": SUBJECT, "model": "", "policy": policy, "step_s": DAY_S}
             | {"start_s": start_s, "cost_nusd": round(cost_usd * NANO)}
             for (start_s, policy), cost_usd in self._sums.items()
         ]
@@ -261,7 +257,7 @@ def cheaper_first(
     budget = Budget(usd, BudgetPeriod.MONTH)
     state, month, now = State(budget), Month(), [float(times_s[0])]
     key = Key("simulated", limits=Limits(budget=budget))
-    ledger = Ledger("key:simulated")
+    ledger = Ledger()
     pacing = Pacing(
         BudgetSettings, lambda: recorded.points, lambda _: [state.balance], clock=lambda: now[0]
     )

@@ -129,7 +129,9 @@ def main() -> None:
         print(
             f"{name:<8} {statistics.median(rates):>9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
         )
-    ours, theirs = _verdicts(pairs)
+    peer = PeerChecker()
+    ours = [check(j.example.request["tools"], j.expected, c).correct for j, _, c in pairs]
+    theirs = [peer.accepts(question, calls) for _, question, calls in pairs]
     agreed = statistics.mean(a == b for a, b in zip(ours, theirs, strict=True))
     print(
         f"accepted: ours {statistics.mean(ours):.1%}, bfcl {statistics.mean(theirs):.1%};", end=" "
@@ -193,14 +195,10 @@ def _changed(call: Call) -> Call:
     if not call.arguments:
         return replace(call, name=f"{call.name}_other")
     name, value = next(iter(call.arguments.items()))
-    other = (
-        not value if isinstance(value, bool) else value + 1 if _is_number(value) else "elsewhere"
-    )
+    other = "elsewhere"
+    if isinstance(value, int | float):
+        other = not value if isinstance(value, bool) else value + 1
     return replace(call, arguments={**call.arguments, name: other})
-
-
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float)
 
 
 def _as_line(judged: Judged, calls: Sequence[Call]) -> Json:
@@ -215,12 +213,6 @@ def _as_line(judged: Judged, calls: Sequence[Call]) -> Json:
     made = [{"name": call.name, "arguments": call.arguments} for call in calls]
     tools = judged.example.request["tools"]
     return {"id": judged.example.id, "tools": tools, "expected": expected, "calls": made}
-
-
-def _verdicts(pairs: Sequence[Pair]) -> tuple[list[bool], list[bool]]:
-    peer = PeerChecker()
-    ours = [check(j.example.request["tools"], j.expected, c).correct for j, _, c in pairs]
-    return ours, [peer.accepts(question, calls) for _, question, calls in pairs]
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ def read_bodies(count: int) -> list[bytes]:
     )
     spread = list(bodies)[:: max(1, len(bodies) // count)][:count]
     # The first requests all come from one category, so the warm-up takes every n-th one.
-    return [*spread[:: count // WARM_UP][:WARM_UP], *_without_every(spread, count // WARM_UP)]
+    step = count // WARM_UP
+    return [*spread[::step][:WARM_UP], *(body for n, body in enumerate(spread) if n % step)]
 
 
 def _in_new_process(
@@ -265,10 +266,6 @@ def _percentiles(name: str, samples: Samples) -> dict[str, float]:
         for stage, seconds in samples.items()
         for percent in PERCENTILES
     }
-
-
-def _without_every(bodies: Sequence[bytes], step: int) -> list[bytes]:
-    return [body for place, body in enumerate(bodies) if place % step]
 
 
 if __name__ == "__main__":

@@ -15,12 +15,7 @@ import numpy as np
 
 from benchmarks.stamp import write_figures
 from router_service.artifact import SHIPPED, Artifact
-from router_service.measurement.held_out import (
-    HELD_OUT,
-    HeldOut,
-    PricedOutcomes,
-    read_judgements,
-)
+from router_service.measurement.held_out import HELD_OUT, HeldOut, PricedOutcomes, read_judgements
 from router_service.measurement.rules import Bench, best_single
 from router_service.measurement.simulation import Simulation
 from router_service.policies.verified import Verified

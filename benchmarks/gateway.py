@@ -116,21 +116,18 @@ class Bench:
         return rounds
 
     def _measure(self, name: str, setting: Setting, seconds: float) -> Figures:
+        key = name, setting.mode
+        if key not in self._requests:  # later rounds continue them
+            self._requests[key] = requests_for(setting.mode, self._contenders[name])
         load = Load(
             self._programs[name].port,
-            self._requests_for(name, setting.mode),
+            self._requests[key],
             setting.connections,
             seconds,
             warm_s=seconds / 4,
             warm_requests=REPEATED if setting.mode in AGAIN else 0,
         )
         return figures_of(play(load, self._programs[name].cpu_s))
-
-    def _requests_for(self, name: str, mode: str) -> Iterator[bytes]:
-        """Return a contender's requests in a mode, continued from its previous load."""
-        if (name, mode) not in self._requests:
-            self._requests[name, mode] = requests_for(mode, self._contenders[name])
-        return self._requests[name, mode]
 
 
 def main() -> None:
@@ -163,7 +160,8 @@ def measure(
         place = Place(arguments.peers, folder, free_port())
         upstream = direct(place)
         programs = {DIRECT: stack.enter_context(running(upstream.program, first_request(upstream)))}
-        contenders = _installed(place, arguments.only)
+        made = {name: GATEWAYS[name](place) for name in arguments.only}
+        contenders = {name: it for name, it in made.items() if it is not None}
         starts = {name: _starts(it, arguments.starts) for name, it in contenders.items()}
         for name, it in contenders.items():
             programs[name] = stack.enter_context(running(it.program, first_request(it)))
@@ -176,11 +174,6 @@ def measure(
             for name, it in contenders.items()
         }
     return rounds, weights
-
-
-def _installed(place: Place, only: Sequence[str]) -> Mapping[str, Contender]:
-    made = {name: GATEWAYS[name](place) for name in only}
-    return {name: contender for name, contender in made.items() if contender is not None}
 
 
 def first_request(contender: Contender) -> bytes:

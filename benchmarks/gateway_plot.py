@@ -22,22 +22,15 @@ from benchmarks.load.figures import DIRECT
 
 OUT = Path(__file__).parent / "plots" / "gateway.svg"
 MODE = "delayed"
-NAMES = {
-    DIRECT: "upstream itself",
-    "switchcraft": "Switchcraft (Python)",
-    "switchyard": "Switchyard (Rust)",
-    "ferrogw": "ferrogw (Go)",
-    "portkey": "Portkey (Node)",
-    "litellm": "LiteLLM (Python)",
+LINES = {
+    DIRECT: ("upstream itself", "#9ca3af"),
+    "switchcraft": ("Switchcraft (Python)", "#2563eb"),
+    "switchyard": ("Switchyard (Rust)", "#b45309"),
+    "ferrogw": ("ferrogw (Go)", "#047857"),
+    "portkey": ("Portkey (Node)", "#7c3aed"),
+    "litellm": ("LiteLLM (Python)", "#be123c"),
 }
-COLORS = {
-    DIRECT: "#9ca3af",
-    "switchcraft": "#2563eb",
-    "switchyard": "#b45309",
-    "ferrogw": "#047857",
-    "portkey": "#7c3aed",
-    "litellm": "#be123c",
-}
+"""Text and color of each gateway's line."""
 
 
 def main() -> None:
@@ -61,7 +54,9 @@ def main() -> None:
 def draw(axes: Axes, settings: Sequence[Mapping[str, Any]], figure: str, label: str) -> None:
     """Draw a line for each gateway: a figure's median over the rounds, by connections."""
     connections = [setting["connections"] for setting in settings]
-    for name in (name for name in NAMES if name in settings[0]["rounds"]):
+    for name, (text, color) in LINES.items():
+        if name not in settings[0]["rounds"]:
+            continue
         values = [
             statistics.median(it[figure] for it in setting["rounds"][name]) for setting in settings
         ]
@@ -69,8 +64,8 @@ def draw(axes: Axes, settings: Sequence[Mapping[str, Any]], figure: str, label: 
         axes.plot(
             connections,
             values,
-            color=COLORS[name],
-            label=NAMES[name],
+            color=color,
+            label=text,
             linewidth=2.4 if is_ours else 1.4,
             linestyle=":" if name == DIRECT else "-",
             marker="o",

@@ -20,12 +20,7 @@ from router_service.database.background import DatabaseThread
 from router_service.database.engine import Database
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.recent_requests import RecentRequests
-from router_service.telemetry.request_lists import (
-    RequestQuery,
-    find_request,
-    read_names,
-    read_page,
-)
+from router_service.telemetry.request_lists import RequestQuery, find_request, read_names, read_page
 from router_service.telemetry.sinks import CONTINUE_TIDYING_S, TIDY_ROWS, WRITE_EVERY_S
 
 ROWS = 100_000
@@ -111,19 +106,19 @@ def measure_reading(database: Database) -> None:
         "a request by its id": lambda: find_request(database, newest.id),
     }
     for name, run in found.items():
-        print(f"{name}: {_median_ms(run, ROUNDS):.1f} ms")
+        print(f"{name}: {_median_ms(run):.1f} ms")
 
 
 def measure_tidying(database: Database) -> None:
     """Print how long a transaction that deletes old rows takes."""
     listed = RecentRequests(UsageSettings(recent_requests=ROWS // 2), DatabaseSettings(), turn_s=0)
-    median_ms = _median_ms(lambda: listed.tidy(database), ROUNDS)
+    median_ms = _median_ms(lambda: listed.tidy(database))
     print(f"deleting {TIDY_ROWS:,} rows: {median_ms:.1f} ms")
 
 
-def _median_ms(run: Callable[[], object], rounds: int) -> float:
+def _median_ms(run: Callable[[], object]) -> float:
     times_s = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         started_s = time.perf_counter()
         run()
         times_s.append(time.perf_counter() - started_s)

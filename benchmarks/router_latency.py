@@ -165,9 +165,9 @@ def main() -> None:
         )
         if arguments.modernbert:
             names = ("fp32", "fp16") if arguments.device == "cuda" else ("fp32",)
-            contenders += [
-                _eager(f"modernbert torch {n}", _modernbert(n), arguments.device) for n in names
-            ]
+            for name in names:
+                branch = _branch(ModernBertModel(ModernBertConfig()), name)
+                contenders.append(_eager(f"modernbert torch {name}", branch, arguments.device))
         print(HEADER)
         for cell in (Cell(batch, n) for n in arguments.tokens for batch in arguments.batches):
             is_large = cell.batch * cell.tokens > arguments.peer_tokens
@@ -274,9 +274,14 @@ def _contenders(
     """Return the contenders, the artifact first; only torch's if the runtime has no CUDA."""
     precisions = ("fp32", "fp16") if device == "cuda" else ("fp32",)
     torch.manual_seed(0)
-    branches = {f"distilbert {name}": _distilbert(name) for name in precisions}
+    shapes = {"distilbert": DistilBertConfig()}
     if has_student:
-        branches |= {f"student {name}": _student(name) for name in precisions}
+        shapes["student"] = DistilBertConfig(n_layers=1, n_heads=2, dim=128, hidden_dim=512)
+    branches = {
+        f"{name} {precision}": _branch(DistilBertModel(shape), precision)
+        for name, shape in shapes.items()
+        for precision in precisions
+    }
     in_torch = [_eager(_named(n, "torch"), branch, device) for n, branch in branches.items()]
     if device == "cuda" and not has_cuda():
         print("skipping the ONNX contenders: the installed ONNX Runtime has no CUDA support")
@@ -308,19 +313,6 @@ def _shipped(directory: Path, device: str) -> Contender:
 def _named(name: str, runtime: str) -> str:
     """Return `distilbert onnx fp32` for `distilbert fp32`."""
     return name.replace(" ", f" {runtime} ")
-
-
-def _student(precision: str) -> EncoderBranch:
-    shape = DistilBertConfig(n_layers=1, n_heads=2, dim=128, hidden_dim=512)
-    return _branch(DistilBertModel(shape), precision)
-
-
-def _distilbert(precision: str) -> EncoderBranch:
-    return _branch(DistilBertModel(DistilBertConfig()), precision)
-
-
-def _modernbert(precision: str) -> EncoderBranch:
-    return _branch(ModernBertModel(ModernBertConfig()), precision)
 
 
 def _branch(encoder: PreTrainedModel, precision: str) -> EncoderBranch:

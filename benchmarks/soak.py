@@ -28,7 +28,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,45 +37,25 @@ from pathlib import Path
 
 import onnx
 import uvloop
-import yaml
 
 from benchmarks.load import bodies
 from benchmarks.load.processes import Program, free_port, running
 from benchmarks.mixed.client import Client, NoAnswerError, frame
-from benchmarks.mixed.disturbances import Disturber, Pace
+from benchmarks.mixed.disturbances import Configuration, Disturber, Pace
 from benchmarks.mixed.report import Balance, Ended, Soak, as_json, plot, problems, summary
-from benchmarks.mixed.traffic import (
-    EMBEDDER,
-    FAULTY,
-    FOREIGN,
-    MAX_BODY_BYTES,
-    PINNED,
-    RESCUED,
-    STORED,
-    Mix,
-    Outcome,
-    Request,
-    Trouble,
-    judge,
-)
+from benchmarks.mixed.traffic import FAULTY, STORED, Mix, Outcome, Request, Trouble, judge
 from benchmarks.mixed.watching import Sample, forget_peak, look, peak_mb, probing, read_probes
 from benchmarks.stamp import write_figures
 from router_service.artifact import MANIFEST, read_manifest, save_manifest, sha256
-from router_service.core.keys import hashed
 from router_service.core.releases import Release
-from router_service.store.pointers import Pointer
 from switchcraft_training.publishing.releases import make_release, put_stable
-from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway
+from tests.drills.processes import GatewayProcess, RedisServer, gateway
 from tests.publishing import make_artifact
 from tests.serving import Sandbox
 
 MAX_AT_ONCE = 200
 """Most requests in flight. At this limit clients wait, so the rate falls."""
 SETTLING_S = 3.0
-MAX_RESPONSES = 2000
-"""Low enough to be reached during warm-up; the default of 50,000 grows for hours, to 35 MB."""
-FIRST_BYTE_S = IDLE_S = 3.0
-"""The gateway's timeouts for the sandbox, which end requests to silent models."""
 STORE_LAG_S = 2.0
 """Longest time from a failed store operation to the sample that shows it."""
 VERSIONS = ("uvloop", "httptools", "onnxruntime")
@@ -196,7 +176,12 @@ class Traffic:
         try:
             answer = await self._client.ask(request.data, request.manner)
             status = answer.status
-            outcome, problem = judge(request, answer, self._trouble(request, sent_s))
+            disturber = self._scene.disturber
+            trouble = Trouble(
+                upstreams=disturber.upstreams_troubled(sent_s),
+                store=disturber.store_troubled(request.about_s or sent_s),
+            )
+            outcome, problem = judge(request, answer, trouble)
             if outcome is Outcome.COMPLETE:
                 self._mix.remember(request, answer)
         except NoAnswerError as exc:
@@ -226,10 +211,9 @@ class Traffic:
         On a busy machine Redis can take longer than 0.2 s, and the gateway then gives up its reads
         and writes. Inference requests do not wait for Redis.
         """
-        looks = self._store_errors
         windows = [
             (before_s - STORE_LAG_S, after_s + STORE_LAG_S)
-            for (before_s, before), (after_s, after) in pairwise(looks)
+            for (before_s, before), (after_s, after) in pairwise(self._store_errors)
             if after > before
         ]
         for i, ended in enumerate(self.ended):
@@ -241,14 +225,6 @@ class Traffic:
             )
             if is_unknown and has_failed and ended.kind in STORED:
                 self.ended[i] = replace(ended, outcome=Outcome.EXPLAINED)
-
-    def _trouble(self, request: Request, sent_s: float) -> Trouble:
-        disturber = self._scene.disturber
-        written_s = request.about_s or sent_s
-        return Trouble(
-            upstreams=disturber.upstreams_troubled(sent_s),
-            store=disturber.store_troubled(written_s),
-        )
 
     async def _sample(self, warm_up_s: float, period_s: float) -> list[Sample]:
         """Take samples until the traffic ends; count a sample without an answer as lost."""
@@ -278,11 +254,7 @@ class Traffic:
             if 'storage="store"' in labels
         )
         self._store_errors.append((at_s, store_errors))
-        return look(
-            self._scene.gateway.process.pid,
-            at_s=at_s,
-            answered=len(self.ended),
-        )
+        return look(self._scene.gateway.process.pid, at_s=at_s, answered=len(self.ended))
 
 
 def _balances(scene: Scene, traffic: Traffic) -> Iterator[Balance]:
@@ -352,14 +324,7 @@ def _scene(folder: Path, pace: Pace) -> Iterator[Scene]:
         sandbox = Sandbox(url)
         for model, faults in FAULTY.items():
             sandbox.set_faults(model, faults)
-        disturber = Disturber(
-            served,
-            redis_server,
-            sandbox,
-            configuration=configuration,
-            releases=releases,
-            pace=pace,
-        )
+        disturber = Disturber(served, redis_server, sandbox, configuration, releases, pace)
         idle_port = _serve(stack, folder, "idle", "benchmarks.load.upstream")
         yield Scene(served, sandbox, disturber, idle_port, keys, admin_key)
 
@@ -391,73 +356,6 @@ def _retrain(artifact: Path) -> None:
     path.write_bytes(graph)
     files = {**manifest.files, path.name: sha256(path)}
     save_manifest(artifact, manifest.model_copy(update={"files": files}))
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """Writer of variations of the gateway's configuration file."""
-
-    path: Path
-    sandbox_url: str
-    redis_url: str
-    keys: Sequence[str]
-    admin_key: str
-
-    @property
-    def releases(self) -> Path:
-        """The directory of published artifacts."""
-        return self.path.parent / "releases"
-
-    @property
-    def pointer(self) -> Pointer:
-        """The pointer to the published artifacts."""
-        return Pointer(self.releases)
-
-    def write(self, number: int) -> None:
-        """Write variation `number`, which changes the policy and one model."""
-        names = [*ARMS, PINNED, FOREIGN, EMBEDDER, *FAULTY, f"extra-{number % 5}"]
-        router = {
-            "publication": str(self.releases),
-            "default_policy": f"theta=0.{number % 8 + 1}",
-            "exploration_share": 0.05,
-        }
-        keys = {f"team-{i}": hashed(key) for i, key in enumerate(self.keys)}
-        server = {
-            "redis_url": self.redis_url,
-            "max_body_bytes": MAX_BODY_BYTES,
-            "max_responses": MAX_RESPONSES,
-        }
-        decision_log = {
-            "path": str(self.path.parent / "decisions"),
-            "content": True,
-            "evidence": True,
-            "max_file_mb": 5,
-            "retention_days": 0.02,
-        }
-        tree = {
-            "model_list": [self._entry(name) for name in names],
-            "router_settings": {"fallbacks": [{RESCUED: [PINNED]}]},
-            "router": router,
-            "server": server,
-            "upstreams": {"timeouts": {"first_byte_s": FIRST_BYTE_S, "idle_s": IDLE_S}},
-            "keys": {"api": keys, "admin": hashed(self.admin_key)},
-            "decision_log": decision_log,
-        }
-        partial_path = self.path.with_suffix(".partial")
-        partial_path.write_text(yaml.safe_dump(tree))
-        partial_path.replace(self.path)
-
-    def spoil(self) -> None:
-        """Write an invalid file."""
-        self.path.write_text("model_list: [")
-
-    def _entry(self, name: str) -> Mapping[str, object]:
-        price = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
-        params = {"model": f"openai/{name}", "api_base": self.sandbox_url, "api_key": "k", **price}
-        entry: dict[str, object] = {"model_name": name, "litellm_params": params}
-        if name == FOREIGN:
-            entry["model_info"] = {"supported_endpoints": ["/v1/messages"]}
-        return entry
 
 
 def _parser() -> argparse.ArgumentParser:

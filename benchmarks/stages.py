@@ -31,6 +31,7 @@ import orjson
 from benchmarks.gateway import REPEATED, first_request, requests_for
 from benchmarks.load.client import Load, play
 from benchmarks.load.contenders import Place, direct, switchcraft
+from benchmarks.load.figures import markdown
 from benchmarks.load.processes import free_port, running
 from benchmarks.stamp import write_figures
 from router_service.cli import main as run_cli
@@ -165,26 +166,6 @@ def measure(mode: str, seconds: float, warm_s: float = WARM_S) -> dict[str, floa
     return {stage: seconds / whole_s for stage, seconds in found.items()}
 
 
-def table(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return a Markdown table with a row for each stage and a column for each mode."""
-    stages = dict.fromkeys((*STAGES.values(), SERVER, THREADS))
-    lines = [f"| stage | {' | '.join(shares)} |", f"|---|{'---:|' * len(shares)}"]
-    for stage in stages:
-        cells = (f"{shares[mode].get(stage, 0.0):.0%}" for mode in shares)
-        lines.append(f"| {stage} | {' | '.join(cells)} |")
-    return lines
-
-
-def overruns(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return a line for each stage that takes more than its budget."""
-    return [
-        f"{mode}: {stage} takes {shares[mode][stage]:.1%}, more than its budget of {budget:.0%}"
-        for mode in shares
-        for stage, budget in BUDGETS.get(mode, {}).items()
-        if shares[mode].get(stage, 0.0) > budget
-    ]
-
-
 def main() -> int:
     """Print the table; return 1 if a stage exceeds its budget. With `--out`, also write JSON."""
     parser = argparse.ArgumentParser(
@@ -198,9 +179,18 @@ def main() -> int:
     if arguments.serve is not None:
         serve(arguments.serve, arguments.out)
     shares = {mode: measure(mode, arguments.seconds) for mode in arguments.modes}
-    print("\n".join(table(shares)))
+    rows = {
+        stage: [f"{shares[mode].get(stage, 0.0):.0%}" for mode in shares]
+        for stage in (*STAGES.values(), SERVER, THREADS)
+    }
+    print("\n".join(markdown("stage", list(shares), rows)))
     write_figures(arguments.out, {"shares": shares}, "uvloop", "onnxruntime")
-    problems = overruns(shares)
+    problems = [
+        f"{mode}: {stage} takes {shares[mode][stage]:.1%}, more than its budget of {budget:.0%}"
+        for mode in shares
+        for stage, budget in BUDGETS.get(mode, {}).items()
+        if shares[mode].get(stage, 0.0) > budget
+    ]
     print("\n".join(problems), file=sys.stderr)
     return 1 if problems else 0
 

@@ -34,12 +34,7 @@ from router_service.database.engine import Database
 from router_service.database.schema import USAGE_SUMS, keys, latencies, teams, usage
 from router_service.settings import DatabaseSettings, UsageSettings
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageFilter, UsageHistory
-from router_service.telemetry.usage_reports import (
-    UsageGroup,
-    UsageQuery,
-    UsageRow,
-    read_rows,
-)
+from router_service.telemetry.usage_reports import UsageGroup, UsageQuery, read_rows
 from router_service.ui.traffic import Period, read_overview
 from tests.postgresql import PostgreSQLServer
 
@@ -105,7 +100,8 @@ def fill(connection: Connection) -> None:
         now = datetime.fromtimestamp(NOW_S, UTC)
         first = now.replace(hour=0, minute=0, second=0, microsecond=0)
         first = first.replace(day=1) if days == 31 else first
-        for start in (first, first - timedelta(days=1) if days == 1 else _month_before(first)):
+        before = first - timedelta(days=1)
+        for start in (first, before if days == 1 else before.replace(day=1)):
             connection.execute(
                 text(
                     """INSERT INTO spending (subject, period, start_s, spent_nusd, wanted_until_s)
@@ -122,16 +118,8 @@ def fill(connection: Connection) -> None:
             )
 
 
-def _month_before(first: datetime) -> datetime:
-    return (first - timedelta(days=1)).replace(day=1)
-
-
 def fill_steps(
-    connection: Connection,
-    kind: str,
-    step_s: int,
-    steps: int,
-    numbers: tuple[int, int, int],
+    connection: Connection, kind: str, step_s: int, steps: int, numbers: tuple[int, int, int]
 ) -> None:
     """Write rows of usage and latencies with one statement each."""
     subjects, models, policies = numbers
@@ -248,14 +236,9 @@ def measure(database: Database) -> bool:
         query = UsageQuery(last.replace(day=1), last, by)
         report(
             f"1,000 rows of a report by {', '.join(by)}",
-            partial(first_rows, database, query),
+            lambda query=query: list(islice(read_rows(database, query), 1000)),
         )
     return is_met
-
-
-def first_rows(database: Database, query: UsageQuery) -> list[UsageRow]:
-    """Return the first page of a report."""
-    return list(islice(read_rows(database, query), 1000))
 
 
 def measure_writing(database: Database) -> None:

@@ -128,14 +128,12 @@ def once(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield each request, then all again with a number appended to the last user message."""
     yield from requests
     for number in itertools.count(2):
-        yield from (_numbered(request, number) for request in requests)
-
-
-def _numbered(request: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    messages = list(request["messages"])
-    last = max(i for i, message in enumerate(messages) if message["role"] == "user")
-    messages[last] = {**messages[last], "content": f"{messages[last]['content']} ({number})"}
-    return {**request, "messages": messages}
+        for request in requests:
+            messages = list(request["messages"])
+            last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+            text = f"{messages[last]['content']} ({number})"
+            messages[last] = {**messages[last], "content": text}
+            yield {**request, "messages": messages}
 
 
 def framed(

@@ -95,28 +95,21 @@ def as_json(rounds: Rounds) -> list[Json]:
 def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:
     """Yield Markdown tables: medians over the rounds, followed by the range."""
     for mode in dict.fromkeys(setting.mode for setting in rounds):
-        waits = _WAITS.get(mode, _ANSWER)
-        columns = [
-            *(_rate(it) for it in rounds if it.mode == mode),
-            *(_added(wait, it) for wait in waits for it in rounds if it.mode == mode),
-            *(_cpu(it) for it in rounds if it.mode == mode and it.connections == FEW),
-        ]
-        rows = {
-            name: [_cell(column, name, rounds) for column in columns] for name in _names(rounds)
-        }
-        yield from markdown(mode, [column.title for column in columns], rows)
-        many = [it for it in rounds if it.mode == mode and it.connections > FEW]
-        if many:
-            columns = [column for it in many for column in _fairness(it)]
-            rows = {
-                name: [_cell(column, name, rounds) for column in columns] for name in _names(rounds)
-            }
-            titles = [column.title for column in columns]
-            yield from markdown(f"{mode}, by connection", titles, rows)
+        settings = [it for it in rounds if it.mode == mode]
+        many = [column for it in settings if it.connections > FEW for column in _fairness(it)]
+        for name, columns in (
+            (mode, [*_columns(mode, settings)]),
+            (f"{mode}, by connection", many),
+        ):
+            if columns:
+                titles = [column.title for column in columns]
+                yield from markdown(name, titles, _rows(columns, rounds))
     titles = ["version", "ready, s", "resident when ready, MB", "resident after load, MB"]
-    yield from markdown(
-        "gateway", titles, {name: _weight_cells(it) for name, it in weights.items()}
-    )
+    rows = {
+        name: [it.version, *map(spread, (it.ready_s, [it.ready_mb], [it.loaded_mb]))]
+        for name, it in weights.items()
+    }
+    yield from markdown("gateway", titles, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +123,27 @@ class _Column:
 
 _Wait = tuple[str, Callable[[Figures], float]]
 _ANSWER: Sequence[_Wait] = (("P50", lambda it: it.p50_ms), ("P99", lambda it: it.p99_ms))
-_WAITS: Mapping[str, Sequence[_Wait]] = {
-    "stream": (
-        ("first byte P50", lambda it: it.first_byte_p50_ms),
-        ("first byte P99", lambda it: it.first_byte_p99_ms),
-    ),
-    "paced": (("event P50", lambda it: it.event_p50_ms), ("event P99", lambda it: it.event_p99_ms)),
-    "agent": (
-        ("first byte P50", lambda it: it.first_byte_p50_ms),
-        ("first byte P99", lambda it: it.first_byte_p99_ms),
-        ("event P50", lambda it: it.event_p50_ms),
-        ("event P99", lambda it: it.event_p99_ms),
-    ),
-}
+_FIRST_BYTE: Sequence[_Wait] = (
+    ("first byte P50", lambda it: it.first_byte_p50_ms),
+    ("first byte P99", lambda it: it.first_byte_p99_ms),
+)
+_EVENT: Sequence[_Wait] = (
+    ("event P50", lambda it: it.event_p50_ms),
+    ("event P99", lambda it: it.event_p99_ms),
+)
+_WAITS = {"stream": _FIRST_BYTE, "paced": _EVENT, "agent": (*_FIRST_BYTE, *_EVENT)}
 
 
-def _rate(setting: Setting) -> _Column:
-    return _Column(f"answers/s at {setting.connections}", setting, lambda it: it.rate_per_s)
-
-
-def _added(wait: _Wait, setting: Setting) -> _Column:
-    name, value = wait
-    return _Column(f"added {name} at {setting.connections}, ms", setting, value, is_added=True)
+def _columns(mode: str, settings: Sequence[Setting]) -> Iterator[_Column]:
+    """Yield the columns of a mode: rates, added waiting times, and processor time."""
+    for it in settings:
+        yield _Column(f"answers/s at {it.connections}", it, lambda each: each.rate_per_s)
+    for name, value in _WAITS.get(mode, _ANSWER):
+        for it in settings:
+            yield _Column(f"added {name} at {it.connections}, ms", it, value, is_added=True)
+    for it in settings:
+        if it.connections == FEW:
+            yield _Column(f"CPU at {FEW}, ms an answer", it, lambda each: each.cpu_ms)
 
 
 def _fairness(setting: Setting) -> Iterator[_Column]:
@@ -165,12 +157,10 @@ def _fairness(setting: Setting) -> Iterator[_Column]:
     yield _Column(f"most answers {at}", setting, lambda it: it.most_answers)
 
 
-def _cpu(setting: Setting) -> _Column:
-    return _Column(f"CPU at {setting.connections}, ms an answer", setting, lambda it: it.cpu_ms)
-
-
-def _names(rounds: Rounds) -> Sequence[str]:
-    return list(next(iter(rounds.values())))
+def _rows(columns: Sequence[_Column], rounds: Rounds) -> Mapping[str, Sequence[str]]:
+    """Return the cells of each contender."""
+    names = next(iter(rounds.values()))
+    return {name: [_cell(column, name, rounds) for column in columns] for name in names}
 
 
 def _cell(column: _Column, name: str, rounds: Rounds) -> str:
@@ -181,11 +171,6 @@ def _cell(column: _Column, name: str, rounds: Rounds) -> str:
         own = [column.value(it) for it in by_name[DIRECT]]
         values = [value - less for value, less in zip(values, own, strict=True)]
     return spread(values)
-
-
-def _weight_cells(weight: Weight) -> list[str]:
-    numbers = ([*weight.ready_s], [weight.ready_mb], [weight.loaded_mb])
-    return [weight.version, *map(spread, numbers)]
 
 
 def spread(values: Sequence[float]) -> str:

@@ -49,12 +49,6 @@ class Running:
         """Return the resident memory of the program and its children, in 10^6 bytes (proc(5))."""
         return sum(resident_mb(pid) for pid in _tree(self.process.pid))
 
-    def proportional_mb(self) -> float:
-        """Return the memory of the program and its children with shared pages counted once."""
-        rollups = (Path(f"/proc/{pid}/smaps_rollup") for pid in _tree(self.process.pid))
-        lines = (line.split() for path in rollups for line in path.read_text().splitlines())
-        return sum(int(line[1]) for line in lines if line[0] == "Pss:") * 1024 / 1e6
-
 
 @contextmanager
 def running(program: Program, request: bytes) -> Iterator[Running]:

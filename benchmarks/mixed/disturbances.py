@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from pathlib import Path
 
+import yaml
+
+from benchmarks.mixed.traffic import EMBEDDER, FAULTY, FOREIGN, MAX_BODY_BYTES, PINNED, RESCUED
 from router_service.core.errors import PublicationError
+from router_service.core.keys import hashed
 from router_service.core.releases import Canary, PublicationUpdate, Release
 from router_service.store.pointers import Pointer
-from switchcraft_training.publishing.releases import (
-    promote,
-    put_canary,
-    put_stable,
-)
+from switchcraft_training.publishing.releases import promote, put_canary, put_stable
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer
 from tests.serving import Sandbox
 
@@ -25,6 +25,10 @@ COOL_DOWN_S = 61.0
 STORE_LAG_S = 6.0
 """Longest loss of writes after Redis is back: the longest pause after a failed write."""
 CANARY_SHARE = 0.3
+MAX_RESPONSES = 2000
+"""Low enough to be reached during warm-up; the default of 50,000 grows for hours, to 35 MB."""
+FIRST_BYTE_S = IDLE_S = 3.0
+"""The gateway's timeouts for the sandbox, which end requests to silent models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +54,71 @@ class Pace:
     """Time that a model fails or Redis is down."""
 
 
-class Configuration(Protocol):
-    """The gateway's configuration file."""
+@dataclass(frozen=True)
+class Configuration:
+    """Writer of variations of the gateway's configuration file."""
+
+    path: Path
+    sandbox_url: str
+    redis_url: str
+    keys: Sequence[str]
+    admin_key: str
+
+    @property
+    def releases(self) -> Path:
+        """The directory of published artifacts."""
+        return self.path.parent / "releases"
 
     @property
     def pointer(self) -> Pointer:
         """The pointer to the published artifacts."""
+        return Pointer(self.releases)
 
     def write(self, number: int) -> None:
-        """Write variation `number`."""
+        """Write variation `number`, which changes the policy and one model."""
+        names = [*ARMS, PINNED, FOREIGN, EMBEDDER, *FAULTY, f"extra-{number % 5}"]
+        router = {
+            "publication": str(self.releases),
+            "default_policy": f"theta=0.{number % 8 + 1}",
+            "exploration_share": 0.05,
+        }
+        keys = {f"team-{i}": hashed(key) for i, key in enumerate(self.keys)}
+        server = {
+            "redis_url": self.redis_url,
+            "max_body_bytes": MAX_BODY_BYTES,
+            "max_responses": MAX_RESPONSES,
+        }
+        decision_log = {
+            "path": str(self.path.parent / "decisions"),
+            "content": True,
+            "evidence": True,
+            "max_file_mb": 5,
+            "retention_days": 0.02,
+        }
+        tree = {
+            "model_list": [self._entry(name) for name in names],
+            "router_settings": {"fallbacks": [{RESCUED: [PINNED]}]},
+            "router": router,
+            "server": server,
+            "upstreams": {"timeouts": {"first_byte_s": FIRST_BYTE_S, "idle_s": IDLE_S}},
+            "keys": {"api": keys, "admin": hashed(self.admin_key)},
+            "decision_log": decision_log,
+        }
+        partial_path = self.path.with_suffix(".partial")
+        partial_path.write_text(yaml.safe_dump(tree))
+        partial_path.replace(self.path)
 
     def spoil(self) -> None:
         """Write an invalid file."""
+        self.path.write_text("model_list: [")
+
+    def _entry(self, name: str) -> Mapping[str, object]:
+        price = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+        params = {"model": f"openai/{name}", "api_base": self.sandbox_url, "api_key": "k", **price}
+        entry: dict[str, object] = {"model_name": name, "litellm_params": params}
+        if name == FOREIGN:
+            entry["model_info"] = {"supported_endpoints": ["/v1/messages"]}
+        return entry
 
 
 class Disturber:

@@ -159,6 +159,7 @@ def as_json(soak: Soak) -> dict[str, Json]:
     for ended in soak.ended:
         kinds.setdefault(ended.kind, Counter())[f"{ended.outcome} {ended.status}"] += 1
     slope = slope_of(soak.measured)
+    slowest = sorted(soak.probes, key=lambda probe: probe.idle_s - probe.gateway_s)
     return {
         "seconds": soak.seconds,
         "warm_up_s": soak.warm_up_s,
@@ -173,7 +174,7 @@ def as_json(soak: Soak) -> dict[str, Json]:
         "errors_logged": list(soak.errors_logged[:50]),
         "disturbances": [asdict(disturbance) for disturbance in soak.disturbances],
         "samples": [asdict(sample) for sample in soak.samples],
-        "slowest_probes": [asdict(probe) for probe in _slowest(soak.probes)],
+        "slowest_probes": [asdict(probe) for probe in slowest[:20]],
     }
 
 
@@ -188,26 +189,23 @@ def plot(soak: Soak, path: Path) -> None:
     minutes = [sample.at_s / 60 for sample in soak.samples]
     axes[0].plot(minutes, [sample.resident_mb for sample in soak.samples], lw=1)
     axes[0].axhline(MAX_RESIDENT_MB, color="red", lw=0.8, ls="--")
-    axes[0].set_ylabel("resident memory, MB")
     for share in (50, 99):
         axes[1].plot(*_latencies(soak, share), lw=1, label=f"P{share} of complete answers")
     waits = [(probe.at_s - soak.began_unix_s) / 60 for probe in soak.probes]
     gateway_s = [probe.gateway_s for probe in soak.probes]
     axes[1].plot(waits, gateway_s, ".", ms=1, color="gray", label="/healthz, 20 a second")
     axes[1].set_yscale("log")
-    axes[1].set_ylabel("seconds")
-    axes[1].legend(loc="upper right")
     for outcome in Outcome:
         axes[2].plot(*_rates(soak, outcome), lw=1, label=str(outcome))
-    axes[2].set_ylabel("requests a second")
-    axes[2].legend(loc="upper right")
     for name in ("descriptors", "threads"):
         values = [getattr(sample, name) for sample in soak.samples]
         axes[3].plot(minutes, values, lw=1, label=name)
-    axes[3].set_ylabel("open")
     axes[3].set_xlabel("minutes")
-    axes[3].legend(loc="upper right")
-    for axis in axes:
+    for axis in axes[1:]:
+        axis.legend(loc="upper right")
+    labels = ("resident memory, MB", "seconds", "requests a second", "open")
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set_ylabel(label)
         axis.axvspan(0, soak.warm_up_s / 60, color="gray", alpha=0.1)
     for disturbance in soak.disturbances:
         axes[0].axvline(disturbance.at_s / 60, color="gray", lw=0.2)
@@ -274,10 +272,6 @@ def _rates(soak: Soak, outcome: Outcome) -> tuple[Sequence[float], Sequence[floa
     counts = Counter(int(e.at_s // _BIN_S) for e in soak.ended if e.outcome is outcome)
     numbers = range(int(soak.seconds // _BIN_S))
     return [n * _BIN_S / 60 for n in numbers], [counts[n] / _BIN_S for n in numbers]
-
-
-def _slowest(probes: Sequence[Probe]) -> Sequence[Probe]:
-    return sorted(probes, key=lambda probe: probe.idle_s - probe.gateway_s)[:20]
 
 
 def _describe(ended: Ended) -> str:

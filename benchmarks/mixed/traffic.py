@@ -182,8 +182,14 @@ class Mix:
             "response": (5, self._response),
             "response stream": (4, lambda: self._response(stream=True)),
             "continued response": (3, self._continued),
-            "embeddings": (4, self._embeddings),
-            "completions": (1, self._completions),
+            "embeddings": (
+                4,
+                lambda: self._other("embeddings", "data", EMBEDDER, input=["first", self._id()]),
+            ),
+            "completions": (
+                1,
+                lambda: self._other("completions", "choices", PINNED, prompt=self._id()),
+            ),
             "decision": (4, self._decision),
             "feedback": (3, self._feedback),
             "metrics": (0.5, self._metrics),
@@ -298,13 +304,9 @@ class Mix:
         body = {"model": bodies.ROUTED, "input": "Go on.", "previous_response_id": response_id}
         return self._post(RESPONSES, body, _response, key=key)
 
-    def _embeddings(self) -> Request:
-        body = {"model": EMBEDDER, "input": ["first", self._id()]}
-        return self._post("/v1/embeddings", body, _json_with("data"))
-
-    def _completions(self) -> Request:
-        body = {"model": PINNED, "prompt": self._id()}
-        return self._post("/v1/completions", body, _json_with("choices"))
+    def _other(self, path: str, answered: str, model: str, **fields: Json) -> Request:
+        """Return a request of another API, whose answer must have a field."""
+        return self._post(f"/v1/{path}", {"model": model, **fields}, _json_with(answered))
 
     def _decision(self) -> Request:
         found = self._known(self._decisions)
@@ -324,7 +326,11 @@ class Mix:
         return replace(made, about_s=written_s, is_inference=False)
 
     def _metrics(self) -> Request:
-        return self._get("/metrics", _text_with(b"switchcraft_requests_total"), key=self._admin)
+        def check(answer: Answer) -> str:
+            series = b"switchcraft_requests_total"
+            return "" if series in answer.body else f"no {series!r}"
+
+        return self._get("/metrics", check, key=self._admin)
 
     def _leaving(self, manner: Manner, faults: str) -> Request:
         stream = manner is Manner.LEAVES_WITHIN or self._random.random() < 0.5
@@ -494,10 +500,6 @@ def _json_with(field: str) -> Check:
         return "" if field in value else f"no {field!r}: {answer.body[:200]!r}"
 
     return check
-
-
-def _text_with(text: bytes) -> Check:
-    return lambda answer: "" if text in answer.body else f"no {text!r}"
 
 
 def _is_error(body: bytes) -> bool:
