@@ -99,6 +99,7 @@ def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path)
         "responses stream": ("/v1/responses", RESPONSES | {"stream": True}, "hang_after=2"),
         "verified stream": (CHAT, STREAMED | {"model": "switchcraft:verified"}, "hang"),
     }
+    streams = {"chat stream", "messages stream", "responses stream", "verified stream"}
     answers: dict[str, httpx.Response] = {}
     more = {"verification": {"keep_alive_s": 0.1}}
     with draining_gateway(sandbox, tmp_path, router=more, shutdown_timeout_s=1) as (process, url):
@@ -107,12 +108,15 @@ def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path)
         def ask(name: str) -> None:
             path, body, faults = asked[name]
             headers = {"x-sandbox": faults, "x-request-id": name.replace(" ", "-")}
-            answers[name] = httpx.post(url + path, json=body, headers=headers, timeout=60)
+            with httpx.stream("POST", url + path, json=body, headers=headers, timeout=60) as answer:
+                answers[name] = answer
+                answer.read()
 
         threads = [threading.Thread(target=ask, args=(name,)) for name in asked]
         for thread in threads:
             thread.start()
-        wait_for(lambda: sandbox.stats()["in_flight"] >= before + len(asked), "all have begun")
+        wait_for(lambda: sandbox.stats()["in_flight"] >= before + len(asked), "all are asked")
+        wait_for(lambda: answers.keys() >= streams, "all streams have begun")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
         for thread in threads:
@@ -124,8 +128,8 @@ def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path)
         assert "shutting down" in answer.json()["error"]["message"]
         assert (answer.json().get("type") == "error") == (name == "messages")
     ends = {name: text.rstrip().rpartition("\n\n")[2] for name, text in _texts(answers)}
-    for name in ("chat stream", "messages stream", "responses stream", "verified stream"):
-        assert answers[name].status_code == 200
+    for name in streams:
+        assert answers[name].status_code == 200, name
         event = json.loads(ends[name].rpartition("data: ")[2])
         assert "shutting down" in json.dumps(event), (name, ends[name])
     assert ends["messages stream"].startswith("event: error\n")
