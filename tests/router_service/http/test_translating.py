@@ -28,7 +28,6 @@ from tests.serving import Sandbox, served
 CHAT, RESPONSES, MESSAGES = apis.CHAT, apis.RESPONSES, apis.MESSAGES
 PAIRS = [(client, source) for client in APIS for source in APIS if client is not source]
 FUNCTION = TOOLS[0]["function"]
-SAID = {"role": "assistant", "content": "Rain."}
 
 
 def body_of(client: Api, *items: Any, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -63,39 +62,6 @@ def ask(
 def stream_of(sent: list[dict[str, Any]], api: Api) -> bytes:
     """Return events as an upstream sends them."""
     return scripted.data(*sent) + (DONE if api is CHAT else b"")
-
-
-@pytest.mark.parametrize(
-    ("client", "other", "items", "fields", "named"),
-    [
-        (MESSAGES, CHAT, [], {"top_k": 5}, "top_k"),
-        (CHAT, MESSAGES, [], {"logit_bias": {"5": 1}}, "logit_bias"),
-        (RESPONSES, CHAT, [], {"background": True}, "background"),
-        (
-            MESSAGES,
-            CHAT,
-            [SAID, SAID | {"role": "user", "content": ""}],
-            {},
-            "messages[2].content (empty)",
-        ),
-    ],
-)
-def test_fields_without_equivalent_exclude_models(
-    it: Peers,
-    client: Api,
-    other: Api,
-    items: list[Any],
-    fields: dict[str, Any],
-    named: str,
-) -> None:
-    """Only models that speak the client's API are left; other ones are refused with the field."""
-    body = body_of(client, *items, **fields)
-    answer = json.dumps(whole(CASES["text"], client)).encode()
-    routed = it.ask(client, json.dumps(body).encode(), answer)
-    assert routed.headers["x-switchcraft-model"] == MODELS[client]
-    refused = ask(it, client, other, b"{}", body=body)
-    assert refused.status_code == 400
-    assert f"'{named}'" in refused.json()["error"]["message"]
 
 
 @pytest.fixture(scope="module", params=[CHAT, MESSAGES])
