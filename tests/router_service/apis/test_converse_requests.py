@@ -28,12 +28,8 @@ from tests.bedrock import problems_of_request
 
 CLAUDE, OLD_CLAUDE = "us.anthropic.claude-opus-4-8", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 NOVA, NOVA_2 = "us.amazon.nova-pro-v1:0", "global.amazon.nova-2-lite-v1:0"
-GPT_OSS, GPT, LLAMA = (
-    "openai.gpt-oss-120b-1:0",
-    "us.openai.gpt-5.6-luna",
-    "us.meta.llama4-maverick-17b-instruct-v1:0",
-)
-DEEPSEEK, KIMI = "us.deepseek.r1-v1:0", "moonshot.kimi-k2-thinking"
+GPT_OSS, LLAMA = "openai.gpt-oss-120b-1:0", "us.meta.llama4-maverick-17b-instruct-v1:0"
+DEEPSEEK = "us.deepseek.r1-v1:0"
 
 TOOL = OfferedTool("get_weather", "Weather of a city", {"type": "object", "properties": {}})
 ASKED = Message("user", (Text("What is the weather in Oslo?"),))

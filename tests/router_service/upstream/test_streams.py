@@ -29,18 +29,13 @@ from router_service.upstream.streams import (
     EventReader,
 )
 from tests import apis
-from tests.attacks import OUTSIDE_JSON, REPEATED_KEYS
 from tests.dialect_answers import CASES, events
 from tests.fuzz.events import Stream, read_events
 from tests.fuzz.target import virtual_loop
 from tests.serving import scripted
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
-
-
 GOOD = b'{"choices":[{"index":0,"delta":{"content":"good"}}]}'
-
-
 USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 
@@ -70,18 +65,6 @@ def relay(
 
     with scripted(HEAD % len(body) + body) as url:
         return asyncio.run(exchange(url))
-
-
-def delta(fields: str) -> bytes:
-    """Return an event's data with a delta, which is given as JSON."""
-    return b'{"id":"1","model":"m","choices":[{"index":0,"delta":' + fields.encode() + b"}]}"
-
-
-VALUES = {
-    name: delta('{"content":"a","x":VALUE}').replace(b"VALUE", value)
-    for name, value in (*OUTSIDE_JSON.items(), *REPEATED_KEYS.items())
-}
-del VALUES["50,000 levels"]
 
 
 @pytest.mark.parametrize("data", [b"ping", b"{no JSON}", b'{"a":"b"c"}'])
