@@ -16,7 +16,7 @@ from benchmarks.load.upstream import DELAYED, PACED
 from router_service.apis.conversation import Json
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 
-MODEL = "gpt-4.1-mini"
+MODEL = "gpt-4o-mini"
 """Model of the requests that are not routed."""
 ROUTED = "switchcraft"
 TURNS = 8

@@ -84,7 +84,9 @@ def _switchcraft(
     port = free_port()
     models = [_entry(arm, place.upstream) for arm in Artifact.load(SHIPPED).manifest.arms]
     server = {"port": port, **sections.get("server", {})}
-    content = {"model_list": models, **sections, "server": server}
+    # An alias, because a model that the artifact does not know would change the default policy.
+    aliases = {"model_group_alias": {MODEL: "gpt-4.1-mini"}}
+    content = {"model_list": models, "router_settings": aliases, **sections, "server": server}
     path = place.write(f"{name}.yaml", content)
     # -P: the working directory must not shadow the tree.
     command = (sys.executable, "-P", "-m", "router_service.cli", "serve", "--config", path)
