@@ -189,8 +189,7 @@ def can_pair_all(size: int, fits: Callable[[int, int], bool]) -> bool:
 
 
 def is_number(value: Json) -> bool:
-    """Return whether a value is a number; true and false are none."""
-    """Return whether a value is a number; true and false are none."""
+    """Return whether a value is a number; a boolean is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -78,7 +78,7 @@ ONE_PROCESS = (
     "was removed, because a gateway has one process; leave it out, and run several gateways behind "
     "a load balancer to use more processor cores (docs/operations.md, Replicas)"
 )
-"""What became of the settings of worker processes, and what to do."""
+"""Error for the settings of worker processes, which were removed: what replaces them."""
 
 S = TypeVar("S", bound=Frozen)
 T = TypeVar("T")

@@ -280,11 +280,16 @@ def plain_numbers_in(text: str) -> frozenset[int | float]:
 def pieces_of(text: str) -> Iterator[str]:
     """Yield a text in pieces of some lines. What reads them finds the same as in the whole text.
 
-    A line ends a piece by its hash, so most pieces are the same in the next request of a
-    conversation. A number stays together with the next line, which may have its unit.
+    A conversation's next request should have the same pieces, although it is longer, and its
+    beginning may be cut off. So a line's own hash decides whether a piece ends with it. Tools'
+    results are often JSON in one line, so a line also ends after a bracket or a quote before a
+    space: no number and no name goes on there. A number stays together with the next line, which
+    may have its unit.
     """
     begun: list[str] = []
     size = 0
+    for end in ("}", "]", '"'):
+        text = text.replace(f"{end} ", f"{end}\n")
     for line in text.split("\n"):
         begun.append(line)
         size += len(line)

@@ -15,6 +15,7 @@ from router_service.verifier.grounding import (
     is_filler,
     is_named_after,
     is_placeholder,
+    pieces_of,
     read_pieces,
     source_of,
 )
@@ -237,3 +238,11 @@ def test_a_text_is_read_in_pieces(times: int) -> None:
     assert said.source_of_number(5_000_000) is Source.SAID
     assert said.share_of_text("filler it") == said.share_of_text("Ann Lee, about") == 1
     assert said.has_code("a77")
+
+
+def test_pieces_stay_when_a_conversation_grows() -> None:
+    """New results of tools change only the last piece, also if each result is one line of JSON."""
+    results = [f'{{"id":{number},"note":"{"word " * 100}"}}' for number in range(40)]
+    before, after = (set(pieces_of(" ".join(results[:count]))) for count in (30, 40))
+    assert len(before) > 2
+    assert len(before - after) <= 1

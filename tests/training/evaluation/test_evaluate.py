@@ -198,9 +198,9 @@ def test_near_duplicates_add_no_evidence() -> None:
     twice = choose_calibration(
         np.vstack([labels] * 2), np.vstack([raw] * 2), [*range(400)] * 2, seed=0
     )
-    for alone, copied in zip(once.trials, twice.trials, strict=True):
-        assert copied.log_loss.stderr == pytest.approx(alone.log_loss.stderr, rel=0.15)
-        assert copied.log_loss.value == pytest.approx(alone.log_loss.value, rel=0.1)
+    for single, double in zip(once.trials, twice.trials, strict=True):
+        assert double.log_loss.stderr == pytest.approx(single.log_loss.stderr, rel=0.15)
+        assert double.log_loss.value == pytest.approx(single.log_loss.value, rel=0.1)
 
 
 def test_unknown_labels_are_ignored_and_fractional_labels_are_weighted() -> None:

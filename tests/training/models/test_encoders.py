@@ -84,7 +84,8 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     assert model.encoder is not None
     after = model.encoder.encoder.state_dict()
     assert any(not torch.equal(before[key], after[key]) for key in before)
-    # Padding is hidden: rows of many lengths in a batch answer as each does alone, in the graph.
+    # Padding has no effect: in a batch of rows of different lengths, the graph gives each row the
+    # same output as without the other rows.
     wanted = predict(model, rows)
     export_onnx(model, 0, tmp_path / "full.onnx")
     quantize_int8(tmp_path / "full.onnx", tmp_path / "int8.onnx")
