@@ -5,7 +5,7 @@ What happens to a code block depends on its language:
 - `sh`: the commands run in bash, in order, in a folder of the page, against a gateway with the
   sandbox. `127.0.0.1:8080` becomes its address, and `$GATEWAY`, `$KEY`, `$ADMIN` and
   `$SWITCHCRAFT_ADMIN_KEY` are set. Exported variables and functions are kept for later blocks.
-- `python`: runs in this process, after the page's earlier Python blocks, in one namespace.
+- `python`: a program of its own, which runs in the page's folder against the same gateway.
 - `yaml`: is read as a gateway's configuration, a training configuration, or a part of one.
 - `json`, `toml`: is parsed. A block that begins with `# NAME.yaml` or `# NAME.toml` is written to
   the page's folder, for its commands.
@@ -30,16 +30,14 @@ compared with the parsers of the programs, the Makefile and the files of the rep
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -58,7 +56,7 @@ from tests.drills.processes import install_programs, sandbox_gateway
 DOCUMENTS = documents()
 BLOCKS = [block for document in DOCUMENTS for block in document.blocks]
 ADDRESS = re.compile(r"\b(127\.0\.0\.1|localhost):8080\b")
-RUN_S = 60
+RUN_S = 120
 
 LITELLM_PATHS = ("/key/", "/team/", "/spend/", "/user/")
 """Endpoints of LiteLLM's proxy, which the documents compare with ours."""
@@ -259,22 +257,20 @@ def test_page_works_as_written(
     gateway_url: str,
     state: Path,
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The page's commands and programs succeed, one after the other, and print what it shows."""
-    monkeypatch.setenv("SWITCHCRAFT_URL", f"{gateway_url}/v1")
     environment = {
         **os.environ,
         "PATH": f"{folder}/.venv/bin:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "training"))),
         "XDG_STATE_HOME": str(state),
         "GATEWAY": gateway_url,
+        "SWITCHCRAFT_URL": f"{gateway_url}/v1",
         **dict.fromkeys(("KEY", "ADMIN", "SWITCHCRAFT_ADMIN_KEY"), "sk-any"),
     }
     for block in document.blocks:
         if block.file_name:
             (folder / block.file_name).write_text(file_content(block))
-    namespace: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     for block in document.blocks:
         text = ADDRESS.sub(gateway_url.removeprefix("http://"), block.text)
@@ -282,10 +278,8 @@ def test_page_works_as_written(
             pattern = re.escape(block.text.strip()).replace(r"\.\.\.", ".*?")
             assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"{block}:\n{printed}"
         elif is_executed(block):
-            if block.is_shell:
-                printed = run_shell(block, text, folder, environment)
-            else:
-                printed = run_python(block, text, namespace)
+            command = shell(text, folder) if block.is_shell else [sys.executable, "-c", text]
+            printed = run(block, command, folder, environment)
 
 
 def file_content(block: Block) -> str:
@@ -295,13 +289,18 @@ def file_content(block: Block) -> str:
     return "".join(json.dumps(value) + "\n" for value in json_values(block.text))
 
 
-def run_shell(block: Block, text: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a block in bash; return what it prints."""
+def shell(text: str, folder: Path) -> list[str]:
+    """Return the command that runs a block in bash, with what earlier blocks exported."""
     state = folder / ".shell-state"
     state.touch()
     script = f"set -a; source '{state}'; set +a\n{text}\n{{ export -p; declare -f; }} > '{state}'"
+    return ["bash", "-euo", "pipefail", "-c", script]
+
+
+def run(block: Block, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Run the command of a block; return what it prints."""
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
+        command,
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -311,14 +310,3 @@ def run_shell(block: Block, text: str, folder: Path, environment: Mapping[str, s
     )
     assert done.returncode == 0, f"{block}:\n{done.stdout}{done.stderr}"
     return done.stdout
-
-
-def run_python(block: Block, text: str, namespace: dict[str, Any]) -> str:
-    """Run a block in this process; return what it prints."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            exec(compile(text, str(block), "exec"), namespace)  # noqa: S102 - it is ours
-    except Exception:  # noqa: BLE001 - the message names the block
-        pytest.fail(f"{block}:\n{printed.getvalue()}{traceback.format_exc()}")
-    return printed.getvalue()
