@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.mixed.traffic import EMBEDDER, FAULTY, FOREIGN, MAX_BODY_BYTES, PINNED, RESCUED
-from router_service.core.errors import PublicationError
+from router_service.core.errors import ArtifactError
 from router_service.core.keys import hashed
 from router_service.core.releases import Canary, PublicationUpdate, Release
 from router_service.store.pointers import Pointer
@@ -190,7 +190,7 @@ class Disturber:
         name, problem = getattr(turn, "__name__", "disturbance").strip("_"), ""
         try:
             name = turn()
-        except (AssertionError, OSError, PublicationError) as exc:
+        except (AssertionError, OSError, ArtifactError) as exc:
             problem = f"{type(exc).__name__}: {exc}"
         took_s = time.monotonic() - started_s
         self.done.append(Disturbance(name, started_s - self._began_s, took_s, problem))

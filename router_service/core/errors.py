@@ -125,18 +125,10 @@ class PolicyError(InvalidRequestError):
 
 
 class ArtifactError(SwitchcraftError):
-    """An artifact that is missing, damaged or of another schema version."""
+    """An artifact, or the publication of one, that is missing, damaged or cannot be changed."""
 
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{path}: {problem}")
-        self.path = path
-        self.problem = problem
-
-
-class PublicationError(SwitchcraftError):
-    """A publication that cannot be read, changed or loaded. `source` must contain no password."""
-
-    def __init__(self, source: str, problem: str) -> None:
+    def __init__(self, source: Path | str, problem: str) -> None:
+        """Create the message; `source` is the file or folder, or what else is wrong."""
         super().__init__(f"{source}: {problem}")
         self.source = source
         self.problem = problem
@@ -376,20 +368,6 @@ class StoreError(SwitchcraftError):
         super().__init__(f"The store could not {operation}: {problem}. Try again later.")
         self.operation = operation
         self.problem = problem
-
-
-class UsageDisabledError(InvalidRequestError):
-    """Usage, or a list of requests, that is not recorded. `setting` is the setting that says so."""
-
-    def __init__(self, setting: str = "usage.enabled") -> None:
-        message = "Usage is not recorded. Ask the operator to set usage.enabled: true."
-        if setting == "usage.recent_requests":
-            message = (
-                "Requests are not listed. Ask the operator to set usage.recent_requests to a "
-                "positive number."
-            )
-        super().__init__(message, code="usage_disabled", status=404)
-        self.setting = setting
 
 
 class SchemaError(SwitchcraftError):

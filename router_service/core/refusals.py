@@ -107,6 +107,18 @@ NOTHING_TO_ROUTE = Refusal(
 # Changes of the gateway.
 RELOAD_REFUSED = Refusal(409, "reload_refused", "Nothing was changed: {reason}")
 
+# Usage, and the list of requests.
+USAGE_NOT_RECORDED = Refusal(
+    404,
+    "usage_disabled",
+    "Usage is not recorded. Ask the operator to set usage.enabled: true.",
+)
+REQUESTS_NOT_LISTED = Refusal(
+    404,
+    "usage_disabled",
+    "Requests are not listed. Ask the operator to set usage.recent_requests to a positive number.",
+)
+
 # Stored objects.
 RECORD_NOT_FOUND = Refusal(
     404,

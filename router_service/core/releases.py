@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from router_service.core.errors import PublicationError
+from router_service.core.errors import ArtifactError
 from router_service.core.values import Tolerant
 
 MAX_POINTER_BYTES = 64 * 1024
@@ -63,11 +63,11 @@ class Release(Tolerant):
     def directory(self, beside: Path) -> Path:
         """Return the artifact's directory, which is in the pointer's directory `beside`.
 
-        Raise PublicationError if the path is not the name of a folder there.
+        Raise ArtifactError if the path is not the name of a folder there.
         """
         if Path(self.path).name != self.path or self.path == "..":
             problem = f"the path {self.path!r} is no folder beside the pointer"
-            raise PublicationError(f"the release {self.label}", problem)
+            raise ArtifactError(f"the release {self.label}", problem)
         return beside / self.path
 
 
@@ -98,17 +98,17 @@ class Publication(Tolerant):
 
     @classmethod
     def parse(cls, text: bytes, source: str) -> Publication:
-        """Parse a pointer, or raise PublicationError with its source."""
+        """Parse a pointer, or raise ArtifactError with its source."""
         if len(text) > MAX_POINTER_BYTES:
             problem = f"has more than {MAX_POINTER_BYTES} bytes; publish again"
-            raise PublicationError(source, problem)
+            raise ArtifactError(source, problem)
         try:
             return cls.model_validate_json(text)
         except ValidationError as exc:
             first = exc.errors(include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "the pointer"
             problem = f"is not a publication: {where}: {first['msg']}"
-            raise PublicationError(source, problem) from exc
+            raise ArtifactError(source, problem) from exc
 
     def to_json(self) -> bytes:
         """Return the pointer's text, which `parse` reads."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from router_service.core.errors import UsageDisabledError
+from router_service.core.refusals import REQUESTS_NOT_LISTED, USAGE_NOT_RECORDED
 from router_service.database.engine import Database
 from router_service.http.schemas import DECISIONS, ERRORS
 from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
@@ -53,17 +53,17 @@ def visible_part(request: Request, asked: F) -> F:
 def readable_requests(gateway: Gateway) -> Database:
     """Return the database, unless it lists no requests.
 
-    Raises UsageDisabledError or DatabaseError.
+    Raises InvalidRequestError or DatabaseError.
     """
     if gateway.usage.is_enabled and gateway.recent_requests.limit == 0:
-        raise UsageDisabledError("usage.recent_requests")
+        raise REQUESTS_NOT_LISTED.error()
     return readable_usage(gateway)
 
 
 def readable_usage(gateway: Gateway) -> Database:
-    """Return the database, unless it has no usage; raises UsageDisabledError or DatabaseError."""
+    """Return the database, unless it has no usage; raises InvalidRequestError or DatabaseError."""
     if not gateway.usage.is_enabled:
-        raise UsageDisabledError
+        raise USAGE_NOT_RECORDED.error()
     failure = gateway.database.failure
     if failure is not None:  # a new attempt would take seconds
         raise failure

@@ -261,8 +261,8 @@ class EngineBuilder:
     ) -> Engine:
         """Return an engine for a publication, or without one for `router.artifact`.
 
-        Raises ArtifactError, PublicationError or ConfigError; then the state of this object is
-        unchanged. `on_excess` is called on the event loop if the canary release exceeds a limit.
+        Raises ArtifactError or ConfigError; then the state of this object is unchanged.
+        `on_excess` is called on the event loop if the canary release exceeds a limit.
         """
         loader = _RouterLoader(settings, self._routers)
         tallies: dict[object, Tallies] = {}

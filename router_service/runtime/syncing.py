@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from router_service.core.errors import PublicationError, StoreError
+from router_service.core.errors import ArtifactError, StoreError
 from router_service.core.releases import Publication
 from router_service.store.pointers import Pointer
 from router_service.store.records import Reachability
@@ -169,7 +169,7 @@ class Syncer:
         if pointer != self._parsed[0]:
             try:
                 canary = Publication.parse(pointer, "the pointer").canary
-            except PublicationError:
+            except ArtifactError:
                 canary = None  # the follower logs the problem
             self._parsed = (pointer, canary.release.key if canary else None)
         key = self._parsed[1]
@@ -205,7 +205,7 @@ class _PointerReader:
                 text = await anyio.to_thread.run_sync(
                     read, limiter=self._thread, abandon_on_cancel=True
                 )
-            except PublicationError as exc:
+            except ArtifactError as exc:
                 problem = str(exc)
             else:
                 self._problem = ""

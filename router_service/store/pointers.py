@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from router_service.core.errors import PublicationError
+from router_service.core.errors import ArtifactError
 from router_service.core.releases import MAX_POINTER_BYTES, Publication, PublicationUpdate
 
 POINTER_FILE = "current.json"
@@ -14,7 +14,7 @@ POINTER_FILE = "current.json"
 
 
 class Pointer:
-    """Pointer to the releases in a directory. An operation that fails raises PublicationError."""
+    """Pointer to the releases in a directory. An operation that fails raises ArtifactError."""
 
     def __init__(self, directory: Path) -> None:
         """Use a directory, which is created with its first release."""
@@ -23,7 +23,7 @@ class Pointer:
         self._path = directory / POINTER_FILE
 
     def read_text(self) -> bytes | None:
-        """Return the file's text, or None if nothing is published; raises PublicationError.
+        """Return the file's text, or None if nothing is published; raises ArtifactError.
 
         A longer text than allowed is cut one byte after the limit, so that parsing it fails.
         """
@@ -33,7 +33,7 @@ class Pointer:
         except FileNotFoundError:
             return None
         except OSError as exc:
-            raise PublicationError(self.name, f"cannot be read: {exc.strerror}") from exc
+            raise ArtifactError(self.name, f"cannot be read: {exc.strerror}") from exc
 
     def read(self) -> Publication | None:
         """Return the publication in the file."""
@@ -66,7 +66,7 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def unwritable(place: str, exc: OSError) -> PublicationError:
+def unwritable(place: str, exc: OSError) -> ArtifactError:
     """Return the error for a place that cannot be written."""
     problem = f"cannot be written: {exc.strerror}; free some space, or give another directory"
-    return PublicationError(place, problem)
+    return ArtifactError(place, problem)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service.core.decision_record import DecisionRecord
-from router_service.core.errors import DatabaseError, StoreError, UsageDisabledError
+from router_service.core.errors import DatabaseError, InvalidRequestError, StoreError
 from router_service.core.money import NANO
 from router_service.core.reasons import Reason
 from router_service.core.record import RequestOutcome
@@ -101,7 +101,7 @@ async def live_traffic(
 
     try:
         body = await read_database(request, read, readable_requests(gateway_of(request)))
-    except (UsageDisabledError, DatabaseError) as exc:
+    except (InvalidRequestError, DatabaseError) as exc:
         return why_unavailable(request, "Requests cannot be listed", exc)
     # A hash, so that the browser's cache never shows one key's list to another key.
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
@@ -120,7 +120,7 @@ async def names(request: Request) -> Response | Unavailable:
         database = readable_requests(gateway_of(request))
         body = await read_database(request, lambda: orjson.dumps(read_names(database, own_key)))
         return json_answer(request, body)
-    except (UsageDisabledError, DatabaseError) as exc:
+    except (InvalidRequestError, DatabaseError) as exc:
         return why_unavailable(request, "Requests cannot be listed", exc)
 
 
@@ -143,7 +143,7 @@ async def request_details(request: Request, request_id: str) -> RequestDetails:
         if listed is not None and listed.conversation is not None:
             name = listed.conversation
             conversation = await read_database(request, read_conversation, database, name)
-    except (UsageDisabledError, DatabaseError):
+    except (InvalidRequestError, DatabaseError):
         pass  # then the decision is all that is known
     known = record or listed
     if known is None or (own_key is not None and known.key != own_key):

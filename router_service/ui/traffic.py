@@ -18,12 +18,9 @@ from starlette.responses import Response
 from router_service import __version__
 from router_service.access.accounts import Accounts
 from router_service.access.specs import KeyView
-from router_service.core.errors import (
-    DatabaseError,
-    InvalidRequestError,
-    UsageDisabledError,
-)
+from router_service.core.errors import DatabaseError, InvalidRequestError
 from router_service.core.reasons import Reason
+from router_service.core.refusals import USAGE_NOT_RECORDED
 from router_service.database.engine import Database
 from router_service.database.schema import LATENCY_BOUNDS_S, LATENCY_RATIO, UsageSums
 from router_service.http.auth import CLIENTS_UI_PREFIX
@@ -246,7 +243,7 @@ async def overview(
 
     try:
         return json_answer(request, await read_database(request, read, readable_usage(gateway)))
-    except (UsageDisabledError, DatabaseError) as exc:
+    except (InvalidRequestError, DatabaseError) as exc:
         return why_unavailable(request, "Usage is not available", exc)
 
 
@@ -267,10 +264,15 @@ def _dearest(gateway: Gateway) -> tuple[str, float | None] | None:
 
 
 def why_unavailable(
-    request: Request, problem: str, exc: UsageDisabledError | DatabaseError
+    request: Request, problem: str, exc: InvalidRequestError | DatabaseError
 ) -> Unavailable:
-    """Return what the page says instead of data; only the admin sees a path of this machine."""
-    if isinstance(exc, UsageDisabledError):
+    """Return what the page says instead of data; only the admin sees a path of this machine.
+
+    Raises an error of the client's own, such as an invalid cursor.
+    """
+    if isinstance(exc, InvalidRequestError):
+        if exc.code != USAGE_NOT_RECORDED.code:
+            raise exc
         return Unavailable(unavailable=str(exc))
     sees_all = visible_key(request) is None
     reason = f": the gateway {exc}." if sees_all else ". Ask the operator."

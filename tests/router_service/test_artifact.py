@@ -48,7 +48,7 @@ def test_damaged_file_is_named(copy: Path, name: str, damage: Callable[[Path], N
     damage(copy / name)
     with pytest.raises(ArtifactError) as caught:
         Artifact.load(copy)
-    assert caught.value.path == copy / name
+    assert caught.value.source == copy / name
     assert str(copy / name) in str(caught.value)
 
 
@@ -71,7 +71,7 @@ def test_inconsistent_manifest_is_refused(
     edit_manifest(copy, **fields)
     with pytest.raises(ArtifactError, match=problem) as caught:
         Artifact.load(copy)
-    assert caught.value.path == copy / MANIFEST
+    assert caught.value.source == copy / MANIFEST
 
 
 def rehash(directory: Path) -> None:
@@ -89,7 +89,7 @@ def test_failing_canary_request_refuses_the_artifact(copy: Path) -> None:
     rehash(copy)
     with pytest.raises(ArtifactError, match="line 4") as caught:
         Router.load(copy)
-    assert caught.value.path == path
+    assert caught.value.source == path
     assert arm in str(caught.value)
 
 
@@ -117,4 +117,4 @@ def test_gpu_graph_is_refused_without_cuda(copy: Path) -> None:
     graph = with_gpu_graph(copy)
     with pytest.raises(ArtifactError, match=r"cannot run on a GPU.*pip uninstall") as caught:
         Router(Artifact.load(copy), device="cuda")
-    assert caught.value.path == graph
+    assert caught.value.source == graph

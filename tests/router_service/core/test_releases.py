@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.errors import PublicationError
+from router_service.core.errors import ArtifactError
 from router_service.core.releases import (
     Canary,
     Publication,
@@ -40,9 +40,7 @@ PUBLICATION = Publication(serial=2, stable=RELEASE, canary=Canary(release=RELEAS
 def test_invalid_values_are_refused(change: dict[str, object]) -> None:
     """The error names the source and the field."""
     tree = json.loads(PUBLICATION.to_json()) | change
-    with pytest.raises(
-        PublicationError, match=rf"here: is not a publication: {next(iter(change))}"
-    ):
+    with pytest.raises(ArtifactError, match=rf"here: is not a publication: {next(iter(change))}"):
         Publication.parse(json.dumps(tree).encode(), "here")
 
 
@@ -51,7 +49,7 @@ def test_a_release_is_a_folder_next_to_the_pointer() -> None:
     beside = Path("/publications")
     assert RELEASE.directory(beside) == beside / "r-1"
     for path in ("..", ".", "../r-1", "a/b", "/volume/r-1"):
-        with pytest.raises(PublicationError, match="no folder beside the pointer"):
+        with pytest.raises(ArtifactError, match="no folder beside the pointer"):
             RELEASE.model_copy(update={"path": path}).directory(beside)
 
 

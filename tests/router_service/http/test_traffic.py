@@ -20,6 +20,7 @@ from router_service.settings import (
     KeySettings,
     ServerSettings,
     Settings,
+    UsageSettings,
 )
 from router_service.ui.traffic import MIN_POINTS
 from tests.bodies import BODY, CHAT
@@ -122,6 +123,20 @@ def test_lists_need_a_slot(sandbox: Sandbox, tmp_path: Path, path: str) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
 
 
+def test_disabled_lists_say_what_enables_them(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Without records of usage, the API answers with 404, and the page says what to set."""
+    usage = UsageSettings(enabled=False)
+    with served(
+        create_app(settings_of(sandbox, tmp_path / "db", usage=usage), FakeRouter())
+    ) as url:
+        answer = get(url)
+        assert answer.status_code == 404
+        error = answer.json()["error"]
+        assert error["code"] == "usage_disabled"
+        assert "usage.enabled: true" in error["message"]
+        assert get(url, PAGE).json() == {"unavailable": error["message"]}
+
+
 def test_client_sees_its_own_requests(busy: str) -> None:
     """Neither a filter nor an id nor a cached list shows a client's key another key's request."""
     for query in ({}, {"key": "bob"}, {"team": "any"}):
@@ -153,6 +168,7 @@ def test_pages_of_a_report_have_every_row_once(busy: str) -> None:
     ("path", "query", "param"),
     [
         (API, {"before": "x"}, "before"),
+        (PAGE, {"before": "x"}, "before"),
         (API, {"before": "1.a", "after": "1.a"}, ""),
         (API, {"outcome": "good"}, "outcome"),
         (USAGE, {"by": "owner"}, "by"),

@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 from pydantic import ValidationError
 
-from router_service.core.errors import PublicationError
+from router_service.core.errors import ArtifactError
 from router_service.core.releases import Canary, Publication, Release
 
 _DEFAULTS = {name: field.default for name, field in Canary.model_fields.items()}
@@ -64,7 +64,7 @@ def publish(
 
     if to.parts[:1] in {("redis:",), ("rediss:",)}:  # else a folder with this name would be created
         problem = "artifacts are published in a directory; give one that all gateways mount"
-        raise PublicationError("--to", problem)
+        raise ArtifactError("--to", problem)
     pointer = Pointer(to)
     if list_:
         published = pointer.read()
@@ -75,9 +75,9 @@ def publish(
     else:
         if role != "stable" and pointer.read() is None:
             problem = "nothing is published; publish a stable release first"
-            raise PublicationError(pointer.name, problem)
+            raise ArtifactError(pointer.name, problem)
         if artifact is None:
-            raise PublicationError("publish", "no artifact is given; pass the artifact's directory")
+            raise ArtifactError("publish", "no artifact is given; pass the artifact's directory")
         release = releases.make_release(artifact, to)
         if role == "canary":
             try:
@@ -91,7 +91,7 @@ def publish(
             except ValidationError as exc:
                 first = exc.errors()[0]
                 flag = f"--{str(first['loc'][0]).replace('_', '-')}"
-                raise PublicationError(flag, first["msg"]) from exc
+                raise ArtifactError(flag, first["msg"]) from exc
             published = pointer.move(lambda old: releases.put_canary(old, canary))
         else:
             published = pointer.move(lambda old: releases.put_stable(old, release))

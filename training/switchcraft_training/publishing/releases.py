@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from router_service.artifact import MANIFEST, Artifact, sha256
-from router_service.core.errors import PublicationError
+from router_service.core.errors import ArtifactError
 from router_service.core.releases import Canary, Publication, Release
 from router_service.router import Router
 from router_service.store.pointers import flush_to_disk, unwritable
@@ -26,7 +26,7 @@ def make_release(artifact: Path, directory: Path) -> Release:
 
     The copy's folder is named after the artifact and the hash of its manifest. It gets this name
     only after its hashes and canary requests have been verified. Raises ArtifactError if the
-    artifact is invalid, and PublicationError if the directory cannot be written.
+    artifact is invalid, or if the directory cannot be written.
     """
     manifest = Artifact.load(artifact).manifest
     digest = sha256(artifact / MANIFEST)
@@ -52,7 +52,7 @@ def make_release(artifact: Path, directory: Path) -> Release:
     Router.load(target)
     if sha256(target / MANIFEST) != digest:
         problem = "contains another artifact than its name says; remove it, and publish again"
-        raise PublicationError(str(target), problem)
+        raise ArtifactError(str(target), problem)
     return Release(
         name=manifest.name,
         path=folder,
@@ -69,30 +69,30 @@ def put_stable(published: Publication | None, release: Release) -> Publication:
 
 
 def put_canary(published: Publication | None, canary: Canary) -> Publication:
-    """Add a canary release; raises PublicationError if there is no stable release."""
+    """Add a canary release; raises ArtifactError if there is no stable release."""
     return _next_publication(_require_published(published), canary=canary)
 
 
 def withdraw(published: Publication | None) -> Publication:
-    """Remove the canary release; raises PublicationError if it does not exist."""
+    """Remove the canary release; raises ArtifactError if it does not exist."""
     existing = _require_published(published)
     if existing.canary is None:
-        raise PublicationError("the publication", "has no canary to withdraw")
+        raise ArtifactError("the publication", "has no canary to withdraw")
     return _next_publication(existing, canary=None)
 
 
 def promote(published: Publication | None) -> Publication:
-    """Make the canary the stable release; raises PublicationError if it does not exist."""
+    """Make the canary the stable release; raises ArtifactError if it does not exist."""
     existing = _require_published(published)
     if existing.canary is None:
-        raise PublicationError("the publication", "has no canary to promote")
+        raise ArtifactError("the publication", "has no canary to promote")
     return _next_publication(existing, stable=existing.canary.release, canary=None)
 
 
 def _require_published(published: Publication | None) -> Publication:
     if published is None:
         problem = "nothing is published yet; publish a stable release first"
-        raise PublicationError("the publication", problem)
+        raise ArtifactError("the publication", problem)
     return published
 
 
