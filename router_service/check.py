@@ -343,12 +343,16 @@ def _describe_database(settings: Settings, url: str) -> str:
         raise settings.error("database.url", str(exc)) from exc
     finally:
         database.close()
-    if database.path is not None and not _is_writable(database.path):
-        problem = (
-            f"{database.path} cannot be written to; choose a file on a local disk that this user "
-            "may write to"
-        )
-        raise settings.error("database.url", problem)
+    path = database.path
+    if path is not None:
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        may_create = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        if not may_create or (path.exists() and not os.access(path, os.R_OK | os.W_OK)):
+            problem = (
+                f"{path} cannot be written to; choose a file on a local disk that this user may "
+                "write to"
+            )
+            raise settings.error("database.url", problem)
     if found is None:
         return f"{database.place} will be created"
     if found == REVISION:
@@ -356,14 +360,6 @@ def _describe_database(settings: Settings, url: str) -> str:
     if found < REVISION:
         return f"{database.place} will be migrated from version {found} to {REVISION}"
     raise settings.error("database.url", newer_version_problem(found))
-
-
-def _is_writable(path: Path) -> bool:
-    """Return whether this user may write the file, or create it with its missing folders."""
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        return False
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 CHANGED_DEFAULTS: Mapping[str, tuple[str, str]] = {

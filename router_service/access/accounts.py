@@ -12,7 +12,6 @@ from sqlalchemy import (
     Connection,
     Row,
     Table,
-    and_,
     func,
     insert,
     literal,
@@ -156,8 +155,15 @@ class Accounts:
         conditions: list[ColumnElement[bool]] = []
         if team is not None:
             conditions.append(keys.c.team == team)
-        if status is not None:
-            conditions.append(self._has_status(status))
+        is_expired = keys.c.expires_s <= self._clock()
+        match status:
+            case "revoked":
+                conditions.append(keys.c.revoked_s.is_not(None))
+            case "expired":
+                conditions += (keys.c.revoked_s.is_(None), is_expired)
+            case "active":
+                is_current = or_(keys.c.expires_s.is_(None), ~is_expired)
+                conditions += (keys.c.revoked_s.is_(None), is_current)
         with self._database.read() as connection:
             rows, total, following = _page(connection, keys, conditions, search, limit, after)
             return KeyPage(keys=self._key_views(connection, rows), total=total, next=following)
@@ -305,17 +311,6 @@ class Accounts:
             )
 
     # What people read.
-
-    def _has_status(self, status: KeyStatus) -> ColumnElement[bool]:
-        is_expired = keys.c.expires_s <= self._clock()
-        match status:
-            case "revoked":
-                return keys.c.revoked_s.is_not(None)
-            case "expired":
-                return and_(keys.c.revoked_s.is_(None), is_expired)
-            case "active":
-                is_current = or_(keys.c.expires_s.is_(None), ~is_expired)
-                return and_(keys.c.revoked_s.is_(None), is_current)
 
     def _key_view(self, connection: Connection, name: str) -> KeyView:
         return self._key_views(connection, [_find(connection, keys, name)])[0]

@@ -415,7 +415,14 @@ class Budgets:
             longest_s = LEASE_S + QUIET_S
         if waited_s >= longest_s:
             self._on_refused("reserved")
-            raise _reserved_error(account)
+            kind, _, name = account.id.subject.partition(":")
+            raise AdmissionError(
+                f"The rest of the budget of the {kind} {name!r} is reserved for requests that are "
+                "being answered. Try again when they have ended.",
+                code="rate_limit_exceeded",
+                kind="requests",
+                retry_after_s=2.0,
+            )
 
     def _is_blind(self) -> bool:
         """Return whether the database has not answered lately; raises AdmissionError if too long.
@@ -536,15 +543,4 @@ def _spent_error(account: _Account, now_s: float) -> AdmissionError:
     return AdmissionError(
         f"The budget of the {kind} {name!r} ({budget.usd:g} USD {each}) {state}. {end}",
         retry_after_s=retry_after_s,
-    )
-
-
-def _reserved_error(account: _Account) -> AdmissionError:
-    kind, _, name = account.id.subject.partition(":")
-    return AdmissionError(
-        f"The rest of the budget of the {kind} {name!r} is reserved for requests that are being "
-        "answered. Try again when they have ended.",
-        code="rate_limit_exceeded",
-        kind="requests",
-        retry_after_s=2.0,
     )

@@ -180,7 +180,10 @@ class StoredKeys:
                 changed = connection.execute(select(teams).where(teams.c.revision > self._revision))
                 found = {row.name: Team(row.name, read_limits(row)) for row in changed}
                 self._teams |= found
-                rows = self._changed_keys(connection, set(found))
+                is_changed = keys.c.revision > self._revision
+                if self.is_loaded and found:  # the keys of a changed team refer to the old team
+                    is_changed = or_(is_changed, keys.c.team.in_(found))
+                rows = connection.execute(select(keys).where(is_changed)).all()
             for row in rows:
                 self._take_key(row)
             if is_restored:
@@ -189,14 +192,6 @@ class StoredKeys:
                         self._by_digest.pop(digest, None)
                         self._previous.pop(digest, None)
             self._revision, self._identity, self.is_loaded = revision, identity, True
-
-    def _changed_keys(self, connection: Connection, changed_teams: set[str]) -> list[Row[Any]]:
-        changed = keys.c.revision > self._revision
-        if (
-            self.is_loaded and changed_teams
-        ):  # the keys of a team that has changed refer to the old team
-            changed = or_(changed, keys.c.team.in_(changed_teams))
-        return list(connection.execute(select(keys).where(changed)))
 
     def _take_key(self, row: Row[Any]) -> None:
         """Replace what is known of a key.

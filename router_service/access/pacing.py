@@ -209,7 +209,20 @@ class Pacing:
         known = self._allowances.get(key.name)
         if known is not None and known[0] is key and abs(now_s - known[1]) < FRESH_S:
             return known[2]
-        allowance = self._compute(key, now_s)
+        settings, points = self._settings(), self._points()
+        found: list[Allowance] = []
+        for state in self._states(key):
+            usd, left_usd = state.budget.usd, state.budget.usd - state.spent_usd
+            max_cost_usd, max_share = math.inf, 1.0
+            if settings.cheaper_first and points is not None and points.front:
+                if settings.curve is not None or math.isinf(state.end_s) or not self._has_usage:
+                    curve = DEFAULT_CURVE if settings.curve is None else settings.curve
+                    max_share = min([1.0, *(cost for at, cost in curve if state.share >= at)])
+                else:
+                    max_cost_usd = self._pace(state, now_s)
+            limits = points, max_cost_usd, max_share, key.policies
+            found.append(Allowance(state.subject, usd, left_usd, state.end_s, *limits))
+        allowance = tightest(found)
         self._allowances[key.name] = key, now_s, allowance
         return allowance
 
@@ -249,22 +262,6 @@ class Pacing:
             if pace is not None:
                 # The demand is set last, because requests use it as soon as it is there.
                 pace.since_s, pace.read_s, pace.demand = since_s[subject], now_s, demands[subject]
-
-    def _compute(self, key: Key, now_s: float) -> Allowance | None:
-        settings, points = self._settings(), self._points()
-        found: list[Allowance] = []
-        for state in self._states(key):
-            usd, left_usd = state.budget.usd, state.budget.usd - state.spent_usd
-            max_cost_usd, max_share = math.inf, 1.0
-            if settings.cheaper_first and points is not None and points.front:
-                if settings.curve is not None or math.isinf(state.end_s) or not self._has_usage:
-                    curve = DEFAULT_CURVE if settings.curve is None else settings.curve
-                    max_share = min([1.0, *(cost for at, cost in curve if state.share >= at)])
-                else:
-                    max_cost_usd = self._pace(state, now_s)
-            limits = points, max_cost_usd, max_share, key.policies
-            found.append(Allowance(state.subject, usd, left_usd, state.end_s, *limits))
-        return tightest(found)
 
     def _pace(self, state: BudgetBalance, now_s: float) -> float:
         """Return the largest cost of a request at which a budget lasts until its end."""

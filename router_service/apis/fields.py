@@ -215,7 +215,15 @@ class Field:
         elif media_type is None:
             media_type = "application/pdf"
         if media_type is not None and media_type.startswith("text/"):
-            media_type, data = "text/plain", _read_base64_text(data, path)
+            media_type = "text/plain"
+            try:
+                data = base64.b64decode(data, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError) as exc:
+                raise InvalidRequestError(
+                    f"The text in '{path}' cannot be read: {exc}. Send UTF-8, encoded as base64.",
+                    param=path,
+                    code="invalid_value",
+                ) from exc
         return Media("document", data=data, media_type=media_type, name=title)
 
     def audio(self) -> Media:
@@ -310,17 +318,6 @@ def _read_data_url(url: str, path: str) -> tuple[str | None, str]:
             code="invalid_value",
         )
     return head.removeprefix("data:").split(";")[0].lower() or None, data
-
-
-def _read_base64_text(data: str, path: str) -> str:
-    try:
-        return base64.b64decode(data, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError) as exc:
-        raise InvalidRequestError(
-            f"The text in '{path}' cannot be read: {exc}. Send UTF-8, encoded as base64.",
-            param=path,
-            code="invalid_value",
-        ) from exc
 
 
 def _invalid(path: str, problem: str) -> InvalidRequestError:

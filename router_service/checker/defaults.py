@@ -57,14 +57,9 @@ def documented_defaults(schema: Schema) -> tuple[Json, ...]:
     contains every value that the description may present as the default. At most one is meant.
     """
     known = _defaults.get(schema)
-    if known is None:
-        known = _defaults[schema] = _find_defaults(schema)
-    return known
-
-
-def _find_defaults(schema: Schema) -> tuple[Json, ...]:
-    own = schema.own_default
-    values = []
+    if known is not None:
+        return known
+    own, values = schema.own_default, []
     if own:
         default = own["default"]
         is_text = isinstance(default, str) and not schema.allows(JsonType.STRING)
@@ -73,7 +68,8 @@ def _find_defaults(schema: Schema) -> tuple[Json, ...]:
         text = schema.description[:MAX_DESCRIPTION_CHARACTERS]
         values.extend(_parse(text[match.end() :], schema) for match in _INTRODUCED.finditer(text))
         values.extend(_parse(match["value"], schema) for match in _FOLLOWED.finditer(text))
-    return tuple(value for value in values if value is not _MISSING)
+    found = _defaults[schema] = tuple(value for value in values if value is not _MISSING)
+    return found
 
 
 def _parse(text: str, schema: Schema) -> Json:

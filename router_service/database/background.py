@@ -64,7 +64,9 @@ class DatabaseThread:
         """Why the database is unreachable; None if it is not."""
         failure = self._failure
         if failure is None:
-            return self._no_answer() if self.unreachable_s else None
+            problem = f"no answer within {ANSWER_S:.0f} s"
+            place = self.database.place
+            return DatabaseError("use", place, problem) if self.unreachable_s else None
         # Each caller may raise its own, because an error collects the places where it was raised.
         return DatabaseError(failure.operation, failure.place, failure.problem)
 
@@ -78,10 +80,6 @@ class DatabaseThread:
         if busy_since_s is not None and now_s - busy_since_s > ANSWER_S:
             return now_s - busy_since_s
         return 0.0
-
-    def _no_answer(self) -> DatabaseError:
-        problem = f"no answer within {ANSWER_S:.0f} s"
-        return DatabaseError("use", self.database.place, problem)
 
     def every(self, interval_s: float, name: str, run: Callable[[Database], None]) -> None:
         """Run a job regularly, and a last time at `close`; it may raise DatabaseError.

@@ -154,7 +154,7 @@ class Database:
         the tables stay as they were.
         """
         # Imported here, because they import SQLAlchemy.
-        from router_service.database.migrating import revision_of  # noqa: PLC0415
+        from router_service.database.migrating import create, migrate, revision_of  # noqa: PLC0415
         from router_service.database.schema import REVISION  # noqa: PLC0415
 
         inode = None
@@ -166,23 +166,20 @@ class Database:
         with self._connection("read") as connection:
             found = revision_of(connection)
         if found != REVISION:
-            self._migrate()
+            with (
+                self._connection("migrate") as connection,
+                self._prepared_for_migration(connection),
+            ):
+                found = revision_of(connection)  # another process may have migrated meanwhile
+                if found is None:
+                    create(connection)
+                    _log.info("created the database: place=%s", self.place)
+                elif found != REVISION:
+                    migrate(connection, self.place)
+                    _log.info(
+                        "migrated the database: place=%s from=%s to=%s", self.place, found, REVISION
+                    )
         self._inode = inode
-
-    def _migrate(self) -> None:
-        from router_service.database.migrating import create, migrate, revision_of  # noqa: PLC0415
-        from router_service.database.schema import REVISION  # noqa: PLC0415
-
-        with self._connection("migrate") as connection, self._prepared_for_migration(connection):
-            found = revision_of(connection)  # another process may have migrated meanwhile
-            if found is None:
-                create(connection)
-                _log.info("created the database: place=%s", self.place)
-            elif found != REVISION:
-                migrate(connection, self.place)
-                _log.info(
-                    "migrated the database: place=%s from=%s to=%s", self.place, found, REVISION
-                )
 
     def examine(self) -> str | None:
         """Return the version of the tables, or None without tables; changes and creates nothing."""

@@ -7,7 +7,7 @@ policy costs in accuracy.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -99,23 +99,20 @@ class OperatingPoints:
         if policies is None:
             front = self.front if verified else self.front_once
         else:
-            front = pareto_front(self._points_of(policies, verified=verified))
+            found: list[FrontierPoint] = []
+            for policy in policies:
+                if policy.endswith("=*"):  # all rules of this kind
+                    kind = policy.removesuffix("*")
+                    known = (each for each in self.measured if each.policy.startswith(kind))
+                    found += (each for each in known if verified or not is_verified(each.policy))
+                    continue
+                rule, point = self.rules.get(policy, policy), self.find(policy)
+                if point is not None and (verified or not is_verified(rule)):
+                    # The figures may be those of a neighbour, but the rule is the allowed one.
+                    found.append(point.model_copy(update={"policy": rule}))
+            front = pareto_front(found)
         affordable = [point for point in front if point.cost_usd.value <= max_cost_usd]
         return affordable[-1] if affordable else next(iter(front), None)
-
-    def _points_of(self, policies: Iterable[str], *, verified: bool) -> list[FrontierPoint]:
-        found: list[FrontierPoint] = []
-        for policy in policies:
-            if policy.endswith("=*"):  # all rules of this kind
-                kind = policy.removesuffix("*")
-                known = (each for each in self.measured if each.policy.startswith(kind))
-                found += (each for each in known if verified or not is_verified(each.policy))
-                continue
-            rule, point = self.rules.get(policy, policy), self.find(policy)
-            if point is not None and (verified or not is_verified(rule)):
-                # The figures may be those of a neighbour, but the rule is the allowed one.
-                found.append(point.model_copy(update={"policy": rule}))
-        return found
 
     @cached_property
     def _by_rule(self) -> dict[str, FrontierPoint]:

@@ -65,16 +65,14 @@ def parse_policy(text: str, *, param: str = "model") -> Policy | Verified:
     if kind is not None:
         return kind.parse(text, param=param)
     similar = difflib.get_close_matches(name, (*POLICIES, *GOALS), n=1)
-    problem = f"did you mean {similar[0]}={number}?" if similar else f"write {_all_forms()}"
-    raise PolicyError(text, problem, param=param)
-
-
-def _all_forms() -> str:
-    """Return how all policies are written, as in `theta=P or drift=P with P from 0 to 1`."""
-    forms: dict[str, list[str]] = {}
+    if similar:
+        raise PolicyError(text, f"did you mean {similar[0]}={number}?", param=param)
+    forms: dict[str, list[str]] = {}  # by domain
     for policy in POLICIES.values():
         forms.setdefault(policy.domain, []).append(policy.form)
-    return ", or ".join(f"{' or '.join(each)} with {domain}" for domain, each in forms.items())
+    known = (f"{' or '.join(each)} with {domain}" for domain, each in forms.items())
+    problem = f"write {', or '.join(known)}"
+    raise PolicyError(text, problem, param=param)
 
 
 def nearest_rule(rule: str, measured: Iterable[str]) -> str | None:

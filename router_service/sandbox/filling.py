@@ -9,7 +9,7 @@ expression could stall the server.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import TypeVar
@@ -140,9 +140,12 @@ class _Filler:
                 found = self._items(schema, name, references, invents=invents)
             case "integer" | "number":
                 numbers = _take(self._numbers, lambda number: _accepts(schema, number))
-                tried = (number for number in _numbers_to_try(schema) if _accepts(schema, number))
+                edges = filter(None, (_number(schema.get(name)) for name in _BOUNDS))
+                beside = (edge + step for edge in edges for step in (0, 1, -1))
+                tried = (number for number in (1, 0, *beside) if _accepts(schema, number))
                 number = next(tried, 1) if numbers is None and invents else numbers
-                found = MISSING if number is None else _exact(number)
+                if number is not None:
+                    found = int(number) if float(number).is_integer() else number
             case "object" if invents:
                 found = self._object(schema, references)
             case "boolean" if invents:
@@ -275,22 +278,10 @@ def _limits(schema: Schema, least: str, most: str, cap: int) -> tuple[int, int]:
     )
 
 
-def _numbers_to_try(schema: Schema) -> Iterator[float]:
-    """Yield numbers for a node: 1, 0, and those at and next to its bounds."""
-    yield from (1, 0)
-    for edge in filter(None, (_number(schema.get(name)) for name in _BOUNDS)):
-        yield from (edge, edge + 1, edge - 1)
-
-
 def _number(value: Json) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if abs(value) <= _EXACT else None
-
-
-def _exact(value: float) -> float:
-    """Return a whole number as an integer, and any other number unchanged."""
-    return int(value) if float(value).is_integer() else value
 
 
 def _take(values: list[T], fits: Callable[[T], bool]) -> T | None:

@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from router_service.apis.api import Api
-from router_service.apis.conversation import Json, decode_object
+from router_service.apis.conversation import Json, as_list, decode_object
 from router_service.apis.parts import Answer, Message
 from router_service.apis.registry import APIS
 from router_service.core.errors import InvalidRequestError
@@ -78,7 +78,11 @@ class Sandbox:
         answer = make_answer(api, request)
         whole = write_answer(api, request, answer)
         if api.stores_answers and body.get("store") is not False:
-            self._store(answer, Stored(whole, _input_items(body), request.messages))
+            given = body.get("input")
+            if isinstance(given, str):
+                content = [{"type": "input_text", "text": given}]
+                given = [{"type": "message", "role": "user", "content": content}]
+            self._store(answer, Stored(whole, as_list(given), request.messages))
         return write_events(api, request, answer) if request.stream else orjson.dumps(whole)
 
     def _store(self, answer: Answer, stored: Stored) -> None:
@@ -157,14 +161,6 @@ def _answering(api: Api, endpoint: Endpoint) -> Callable[[Request], object]:
 async def _send(events: Sequence[bytes]) -> AsyncIterator[bytes]:
     for event in events:
         yield event
-
-
-def _input_items(body: Mapping[str, Json]) -> Sequence[Json]:
-    given = body.get("input")
-    if isinstance(given, str):
-        content = [{"type": "input_text", "text": given}]
-        given = [{"type": "message", "role": "user", "content": content}]
-    return given if isinstance(given, list) else []
 
 
 async def _list_models(_request: Request) -> Response:

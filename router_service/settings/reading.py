@@ -276,14 +276,6 @@ def _read_file_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     )
 
 
-def _nested(section: type[BaseModel], name: str) -> type[BaseModel]:
-    """Return the class of a section's setting that is a section itself."""
-    nested = section.model_fields[name].annotation
-    assert isinstance(nested, type)  # noqa: S101 - for types; it is a section
-    assert issubclass(nested, BaseModel)  # noqa: S101 - as above
-    return nested
-
-
 def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:
     """Yield a problem for each section that neither Switchcraft nor LiteLLM has.
 
@@ -480,7 +472,10 @@ def _problem(error: ErrorDetails, path: Sequence[str]) -> str:
 def _unknown_setting(path: Sequence[str]) -> str:
     section: type[BaseModel] = File
     for name in path[:-1]:
-        section = _nested(section, name)
+        nested = section.model_fields[name].annotation
+        assert isinstance(nested, type)  # noqa: S101 - for types; it is a section
+        assert issubclass(nested, BaseModel)  # noqa: S101 - as above
+        section = nested
     similar = difflib.get_close_matches(path[-1], section.model_fields, n=1)
     if similar:
         return f"is unknown; did you mean {similar[0]!r}?"

@@ -32,19 +32,14 @@ def count_requests(metrics: Metrics, records: Iterable[Record]) -> None:
             continue
         model, policy = record.model or NO_MODEL, record.policy_kind or NO_POLICY
         release = record.release or NO_RELEASE
-        status = _status(record)
+        status = status_label(CLIENT_LEFT if record.ending is Ending.CLIENT_LEFT else record.status)
+        if record.ending is Ending.BROKEN:
+            status = BROKEN
         counts[metrics.requests, model, policy, status, release] += 1
         if record.kind is RecordKind.PLANNED:
             _count_planned(metrics, counts, record, model, release)
     for key, amount in counts.items():
         metrics.child(*key).inc(amount)
-
-
-def _status(record: Record) -> str:
-    """Return the label of a request's status."""
-    if record.ending is Ending.CLIENT_LEFT:
-        return status_label(CLIENT_LEFT)
-    return BROKEN if record.ending is Ending.BROKEN else status_label(record.status)
 
 
 def _count_planned(

@@ -102,7 +102,14 @@ class ChatWriter:
         delta: dict[str, Json] = {}
         match event:
             case PartGrew(index, text):
-                delta = self._write_growth(index, text)
+                field = self._fields[index]
+                if isinstance(field, str):
+                    delta = {field: text}
+                else:
+                    inner = {"function": {"arguments": text}}
+                    if index in self._customs:
+                        inner = {"custom": {"input": text}}
+                    delta = {"tool_calls": [{"index": field, **inner}]}
             case PartStarted(index, part):
                 delta = self._start_part(index, part)
             case PartProved(index, proof):
@@ -142,15 +149,6 @@ class ChatWriter:
                 self._fields[index] = "refusal" if is_refusal else "content"
                 self._has_refused = self._has_refused or is_refusal
         return {}
-
-    def _write_growth(self, index: int, text: str) -> dict[str, Json]:
-        field = self._fields[index]
-        if isinstance(field, str):
-            return {field: text}
-        inner = {"function": {"arguments": text}}
-        if index in self._customs:
-            inner = {"custom": {"input": text}}
-        return {"tool_calls": [{"index": field, **inner}]}
 
     def _chunk(self, delta: dict[str, Json], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

@@ -5,8 +5,8 @@ Amazon Bedrock API reference: "Converse", "ConverseStream".
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from router_service.apis.answer_errors import ForeignAnswerError
@@ -309,17 +309,14 @@ class ConverseReader(AnswerReader):
         if block.opened is not None:
             self.close(block.opened)
         if block.hidden:
-            proof = self._join_base64(block.hidden)
-            self.close(self.start(Thinking("", proof, is_hidden=True, origin=NAME)))
-
-    def _join_base64(self, pieces: Sequence[str]) -> str:
-        if len(pieces) == 1:
-            return read_text(pieces[0])
-        try:
-            data = b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
-        except ValueError as exc:
-            raise self.foreign("has encrypted reasoning that is not base64") from exc
-        return base64.b64encode(data).decode()
+            proof = block.hidden[0]
+            if len(block.hidden) > 1:
+                try:
+                    data = b"".join(b64decode(piece, validate=True) for piece in block.hidden)
+                except ValueError as exc:
+                    raise self.foreign("has encrypted reasoning that is not base64") from exc
+                proof = b64encode(data).decode()
+            self.close(self.start(Thinking("", read_text(proof), is_hidden=True, origin=NAME)))
 
     def _read_stop(self, fields: Mapping[str, Json]) -> None:
         self._has_stopped, reason = True, fields.get("stopReason")

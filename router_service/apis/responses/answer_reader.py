@@ -193,17 +193,14 @@ class ResponsesReader(AnswerReader):
         elif isinstance(response, dict):
             self.begin(response)
             if kind in _COMPLETE_TYPES:
-                self._read_last(response)
+                for index, item in enumerate(as_list(response.get("output"))):
+                    if index not in self._items:
+                        self._end_item(item, index)
+                self.usage = read_usage(response)
+                self._stop = read_stop(response) or Stop.END
+                self.finish()
         elif not self._has_started:
             raise self.foreign(f"begins with an event of the type {kind!r:.50}")
-
-    def _read_last(self, response: dict[str, Json]) -> None:
-        for index, item in enumerate(as_list(response.get("output"))):
-            if index not in self._items:
-                self._end_item(item, index)
-        self.usage = read_usage(response)
-        self._stop = read_stop(response) or Stop.END
-        self.finish()
 
     def end_parts(self) -> None:
         """End the parts of all items."""

@@ -9,7 +9,6 @@ from hashlib import blake2b
 import numpy as np
 import orjson
 
-from router_service.apis.conversation import Json
 from switchcraft_training.config import Grouping
 from switchcraft_training.data.duplicates import (
     Groups,
@@ -48,7 +47,14 @@ def row_digest(example: Example) -> bytes:
 
     Case and spacing of the query do not matter; those of tools do.
     """
-    query = _normalized_text(example.request["messages"])
+    texts = []
+    for message in example.request["messages"]:
+        content = message.get("content")
+        text = content if isinstance(content, str) else orjson.dumps(content).decode()
+        made = [call["function"] for call in message.get("tool_calls") or ()]
+        calls = orjson.dumps(made).decode() if made else ""  # without their ids
+        texts.append(" ".join(f"{message['role']} {text} {calls}".split()).casefold())
+    query = "\x1f".join(texts)
     tools = orjson.dumps(example.request["tools"], option=orjson.OPT_SORT_KEYS)
     parts = (b"row", example.dataset.encode(), query.encode(), tools)
     return blake2b(b"\0".join(parts), digest_size=16).digest()
@@ -191,15 +197,3 @@ def _require_balance(table: Table, rows: Groups, sizes: Groups) -> None:
     raise UnbalancedFoldsError(
         tuple(sizes.tolist()), int(group_sizes[largest]), shorten(user_text(example))
     )
-
-
-def _normalized_text(messages: Iterable[Json]) -> str:
-    """Return a conversation's texts and calls in normalized case and spacing, without call ids."""
-    texts = []
-    for message in messages:
-        content = message.get("content")
-        text = content if isinstance(content, str) else orjson.dumps(content).decode()
-        made = [call["function"] for call in message.get("tool_calls") or ()]
-        calls = orjson.dumps(made).decode() if made else ""
-        texts.append(" ".join(f"{message['role']} {text} {calls}".split()).casefold())
-    return "\x1f".join(texts)

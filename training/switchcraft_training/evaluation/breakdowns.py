@@ -66,26 +66,24 @@ def by_category(table: Table, chosen: Choices, categories: Sequence[str]) -> tup
     names = np.array(categories)
     counts = {str(name): int((names == name).sum()) for name in np.unique(names)}
     best = best_single(table)
-    return tuple(
-        _category(name, table.take(names == name), chosen[names == name], best)
-        for name in sorted(counts, key=lambda name: (-counts[name], name))
-    )
-
-
-def _category(name: str, table: Table, chosen: Choices, best: int) -> Category:
-    ours, paid = table.pick(chosen)
-    theirs = table.correct[:, best]
-    arms = {
-        arm: _score(table.correct[:, i], table.cost_usd[:, i]) for i, arm in enumerate(table.arms)
-    }
-    ends = {"router": _score(ours, paid), "oracle": _score(*table.pick(oracle(table)))}
-    return Category(
-        name=name,
-        n=len(chosen),
-        scores={**arms, **ends},
-        difference=float((ours - theirs).mean()),
-        difference_interval=paired_interval(ours, theirs),
-    )
+    found = []
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        part = table.take(names == name)
+        ours, paid = part.pick(chosen[names == name])
+        theirs = part.correct[:, best]
+        layers = zip(part.arms, part.correct.T, part.cost_usd.T, strict=True)
+        scores = {arm: _score(correct, usd) for arm, correct, usd in layers}
+        scores |= {"router": _score(ours, paid), "oracle": _score(*part.pick(oracle(part)))}
+        found.append(
+            Category(
+                name=name,
+                n=counts[name],
+                scores=scores,
+                difference=float((ours - theirs).mean()),
+                difference_interval=paired_interval(ours, theirs),
+            )
+        )
+    return tuple(found)
 
 
 def _score(correct: Floats, cost_usd: Floats) -> Score:

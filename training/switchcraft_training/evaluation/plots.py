@@ -18,7 +18,6 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from router_service.measurement.goals import pareto_front
 from router_service.measurement.rules import KINDS, Entry, Kind
-from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import Category
 from switchcraft_training.evaluation.calibration import CalibrationFigures
 from switchcraft_training.evaluation.evaluate import Evaluation
@@ -178,17 +177,21 @@ def verified_svg(figures: VerifiedFigures) -> str:
 
 
 def differences_svg(categories: Sequence[Category]) -> str:
-    """Draw the router's cost, and its accuracy minus the best single model's, by category."""
+    """Draw the router's cost, and its accuracy minus the best single model's, by category.
+
+    The difference is blue if its whole 95% interval is positive, and red if it is negative.
+    """
     places = np.arange(len(categories))[::-1]
     with style():
         figure = new_figure(1.0 + 0.26 * len(categories))
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        _intervals(
-            left,
-            places,
-            [c.difference for c in categories],
-            [c.difference_interval for c in categories],
-        )
+        left.axvline(0, color=INK, linewidth=0.8, linestyle=":")
+        for place, category in zip(places.tolist(), categories, strict=True):
+            low, high = category.difference_interval
+            colour = "#7c8798" if low <= 0 <= high else BLUE if low > 0 else RED
+            left.plot([low, high], [place, place], color=colour, linewidth=1.6)
+            left.plot(category.difference, place, "o", color=colour, markersize=5)
+        left.grid(visible=True, axis="x")
         left.set_xlabel("accuracy of router minus best single model, points")
         left.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x * 100:+.0f}"))
         left.set_yticks(places, [f"{c.name}  (n={c.n})" for c in categories])
@@ -257,21 +260,6 @@ def _money_axis(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(minor)
     axes.grid(visible=True)
     axes.margins(x=0.1, y=0.1)
-
-
-def _intervals(
-    axes: Axes,
-    places: Floats | np.ndarray[tuple[int], np.dtype[np.int64]],
-    values: Sequence[float],
-    intervals: Sequence[tuple[float, float]],
-) -> None:
-    """Draw values with 95% intervals: blue if the whole interval is positive, red if negative."""
-    axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-    for place, value, (low, high) in zip(places.tolist(), values, intervals, strict=True):
-        colour = "#7c8798" if low <= 0 <= high else BLUE if low > 0 else RED
-        axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
-        axes.plot(value, place, "o", color=colour, markersize=5)
-    axes.grid(visible=True, axis="x")
 
 
 def _at(entry: Entry) -> tuple[float, float]:

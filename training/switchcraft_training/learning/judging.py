@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from router_service.apis.conversation import parse_conversation
 from router_service.checker.toolbox import Call
-from router_service.core.decision_record import AnswerContent
 from router_service.measurement.simulation import (
     JudgedAnswers,
     candidate_sets,
@@ -186,11 +185,18 @@ def _read(
     spec = router.artifact.manifest.verifier
     has_own = spec is not None and spec.unfamiliar is not None
     is_like_plain = not (router.is_unfamiliar(prediction) or question.results_so_far)
+    made = [
+        () if answer.calls is None and answer.problem in TEXT_PROBLEMS else answer.calls
+        for answer in answers
+    ]
+    delivered = request.delivered.calls
+    if delivered is not None:
+        delivered = tuple(Call(each.name, dict(each.arguments)) for each in delivered)
     return _Read(
         request=request,
         question=question,
-        made=[read_answer(question, _calls(answer)) for answer in answers],
-        delivered=read_answer(question, _delivered_calls(request.delivered)),
+        made=[read_answer(question, calls) for calls in made],
+        delivered=read_answer(question, delivered),
         cost_usd=[
             member.price.cost_usd(
                 answer.input_tokens or 0, answer.output_tokens or 0, answer.seconds or 0.0
@@ -204,15 +210,6 @@ def _read(
         is_familiar=not has_own or (is_like_plain and not router.unmeasured),
         chosen_once=able.index(decision.arm),
     )
-
-
-def _calls(answer: Answer) -> tuple[Call, ...] | None:
-    return () if answer.calls is None and answer.problem in TEXT_PROBLEMS else answer.calls
-
-
-def _delivered_calls(content: AnswerContent) -> tuple[Call, ...] | None:
-    made = content.calls
-    return None if made is None else tuple(Call(each.name, dict(each.arguments)) for each in made)
 
 
 def _judge(read: Sequence[_Read], columns: Sequence[int], router: Router) -> JudgedAnswers:

@@ -129,10 +129,17 @@ def write_artifact(lines: Lines, rule: str, router: Router, out: Path) -> Manife
         manifest = read_manifest(artifact.directory / MANIFEST)
         artifact = replace(artifact, manifest=manifest, pool=None)
     with changed_copy(artifact, out) as copy:
-        manifest = _with_unfamiliar(artifact.manifest, lines[UNFAMILIAR])
+        manifest, line = artifact.manifest, lines[UNFAMILIAR]
+        spec = manifest.verifier
+        assert spec is not None  # noqa: S101 - for types
+        own = spec.unfamiliar
+        if own is not None and line != UNCHANGED:
+            own = own.model_copy(update={"calibration": line.after(own.calibration)})
+            spec = spec.model_copy(update={"unfamiliar": own})
         goals = manifest.policy_goals.items()
         manifest = manifest.model_copy(
             update={
+                "verifier": spec,
                 "name": f"{manifest.name}-learned",
                 "policies": {**manifest.policies, DEFAULT: rule},
                 "policy_goals": {name: goal for name, goal in goals if name != DEFAULT},
@@ -145,16 +152,6 @@ def write_artifact(lines: Lines, rule: str, router: Router, out: Path) -> Manife
         )
         save_manifest(copy, changed)
     return changed
-
-
-def _with_unfamiliar(manifest: Manifest, line: Line) -> Manifest:
-    spec = manifest.verifier
-    assert spec is not None  # noqa: S101 - for types
-    own = spec.unfamiliar
-    if own is None or line == UNCHANGED:
-        return manifest
-    own = own.model_copy(update={"calibration": line.after(own.calibration)})
-    return manifest.model_copy(update={"verifier": spec.model_copy(update={"unfamiliar": own})})
 
 
 def _with_familiar(artifact: Artifact, manifest: Manifest, line: Line, copy: Path) -> Manifest:
@@ -225,7 +222,14 @@ def report_lines(learned: Learned) -> list[str]:
     lines += aligned(_kind_table(lessons), left=1)
     lines += ["", "On held-back sessions, with 95% intervals:", ""]
     head = ("rule", "agreement", "", "USD per 1,000", "of the teacher's cost", "", "seconds")
-    rows = [head, *(_cells(name, figures) for name, figures in learned.rows())]
+    rows: list[tuple[str, ...]] = [head]
+    for name, figures in learned.rows():
+        low, high = figures.agreement_interval
+        cheap, dear = figures.cost_share_interval
+        agreement = (f"{figures.agreement:.1%}", f"{low:.1%}-{high:.1%}")
+        cost_share = (f"{figures.cost_share:.1%}", f"{cheap:.1%}-{dear:.1%}")
+        per_1k = f"{figures.cost_usd * 1000:.3f}"
+        rows.append((name, *agreement, per_1k, *cost_share, f"{figures.seconds:.1f}"))
     lines += aligned(rows, left=1)
     figures = figures_of(lessons, learned.fit.learned)
     lines += ["", *_conclusion(learned, figures, sessions)]
@@ -281,20 +285,6 @@ def _kinds(lessons: Lessons) -> tuple[list[str], np.ndarray]:
     ]
     found = sorted(set(names))
     return found, np.array([found.index(name) for name in names])
-
-
-def _cells(name: str, figures: Figures) -> tuple[str, ...]:
-    low, high = figures.agreement_interval
-    cheap, dear = figures.cost_share_interval
-    return (
-        name,
-        f"{figures.agreement:.1%}",
-        f"{low:.1%}-{high:.1%}",
-        f"{figures.cost_usd * 1000:.3f}",
-        f"{figures.cost_share:.1%}",
-        f"{cheap:.1%}-{dear:.1%}",
-        f"{figures.seconds:.1f}",
-    )
 
 
 def write_report(learned: Learned, folder: Path) -> None:

@@ -74,7 +74,12 @@ def prepare_questions(
         write_sample(draw_sample(log, count), path)
     requests = read_sample(path)
     with _open_store(folder, pool) as store:
-        _save_recorded(requests, members, store)
+        answered, models = store.answered(), {member.model for member in members}
+        for request in requests:
+            for model, reply in request.recorded.items():
+                key = QuestionKey(request.id, model, 0)
+                if model in models and key not in answered:  # the log's answers cost nothing more
+                    store.save_answer(store.begin_request(key, 0.0), key, reply)
         answered = store.answered()
     outputs = [
         reply.output_tokens
@@ -113,18 +118,6 @@ def read_answers(questions: Questions) -> Answers:
     for answer in read_lines(questions.folder / ANSWERS, answer_from_json):
         found[answer.example_id][answer.arm] = answer
     return found
-
-
-def _save_recorded(
-    requests: Sequence[SampledRequest], members: Sequence[Member], store: Store
-) -> None:
-    """Save the answers that the log has, which cost nothing any more."""
-    answered, models = store.answered(), {member.model for member in members}
-    for request in requests:
-        for model, reply in request.recorded.items():
-            key = QuestionKey(request.id, model, 0)
-            if model in models and key not in answered:
-                store.save_answer(store.begin_request(key, 0.0), key, reply)
 
 
 def _open_store(folder: Path, pool: Pool) -> Store:
