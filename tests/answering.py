@@ -112,7 +112,7 @@ def peers() -> Iterator[Peers]:
         try:
             with (
                 served(app) as gateway,
-                httpx.Client(base_url=gateway, timeout=20) as http,
+                httpx.Client(base_url=gateway) as http,
             ):
                 yield Peers(http, upstream, problems.found)
         finally:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import certifi
 import hypothesis
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from tests.apis import Api
 from tests.debian import program
 from tests.drills.processes import RedisServer
 from tests.postgresql import PostgreSQLServer
 from tests.sandbox import run_in_thread
-from tests.serving import Sandbox
+from tests.serving import WAIT_S, Sandbox
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -38,6 +39,10 @@ hypothesis.settings.register_profile(
     "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("busy")
+
+# There, an answer may take longer than httpx's default of 5 s, which has no public setting.
+for kind in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, kind, WAIT_S)
 
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds that files of more than five seconds take; `--record-durations` writes it."""
@@ -184,8 +189,9 @@ def chromium() -> Path:
 @pytest.fixture(scope="module")
 def browser(chromium: Path) -> Iterator[Browser]:
     """Yield a headless Chromium."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - most tests need no browser
+    from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415 - rarely needed
 
+    expect.set_options(timeout=WAIT_S * 1000)  # a busy machine may need more than 5 s
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
         yield launched

@@ -16,7 +16,7 @@ from router_service.runtime.gateway import Gateway
 from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
 from tests.fakes import PROBABILITIES, FakeRouter
-from tests.serving import ONE_TRY, WAIT_S, Sandbox, connected, post_bytes, served, wait_for
+from tests.serving import ONE_TRY, Sandbox, connected, post_bytes, served, wait_for
 from tests.stored_keys import add_key, add_team, bearer
 
 
@@ -61,7 +61,7 @@ def keyed_gateway(
     # With an admin key, the gateway is not open before the first key is added.
     keys = KeySettings(admin=SecretStr(new_key()))
     app = create_app(settings.model_copy(update={"keys": keys}), router or FakeRouter())
-    with served(app) as url, httpx.Client(base_url=url, timeout=WAIT_S) as http:
+    with served(app) as url, httpx.Client(base_url=url) as http:
         yield KeyedGateway(url, app.state.gateway, http)
 
 

@@ -64,7 +64,7 @@ class PostgreSQLServer:
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self.url("postgres"), connect_timeout=1).close()
+            psycopg.connect(self.url("postgres"), connect_timeout=10).close()
         except psycopg.OperationalError:
             return False
         return True

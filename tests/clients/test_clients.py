@@ -183,7 +183,7 @@ def gateways(upstream: ScriptedUpstream) -> Iterator[list[httpx.Client]]:
             for name, address in addresses.items():
                 text = text.replace(f"ADDRESS/{name}", f"{address}/{name}")
             url = stack.enter_context(served(create_app(read_configuration(text), router)))
-            clients.append(stack.enter_context(httpx.Client(base_url=url, timeout=30)))
+            clients.append(stack.enter_context(httpx.Client(base_url=url)))
         yield clients
 
 

@@ -34,7 +34,7 @@ from switchcraft_training.cli import main as training_main
 from switchcraft_training.config import load_config
 from switchcraft_training.models.export import write_canaries
 from tests.bodies import BODY
-from tests.drills.processes import START_TIMEOUT_S, sandbox_gateway
+from tests.drills.processes import sandbox_gateway
 
 COMMAND = [sys.executable, "-m", "router_service.cli"]
 
@@ -50,7 +50,6 @@ def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Pa
         input=b"",
         capture_output=True,
         check=False,
-        timeout=START_TIMEOUT_S,
     )
     assert (result.returncode, result.stdout) == (1, b"")
     assert options[1] in result.stderr.decode()
@@ -77,7 +76,6 @@ def test_route_decides_for_a_configuration(tmp_path: Path) -> None:
         input=json.dumps(BODY).encode(),
         capture_output=True,
         check=True,
-        timeout=START_TIMEOUT_S,
     )
     decision = json.loads(result.stdout)
     assert decision["probabilities"].keys() == {"claude-haiku-4.5", "gemini-2.5-flash-lite"}
@@ -116,7 +114,6 @@ def test_gateway_and_route_command_choose_the_same_arms(tmp_path: Path) -> None:
         input="".join(json.dumps(body) + "\n" for body in bodies).encode(),
         capture_output=True,
         check=True,
-        timeout=60,
     )
     offline = [json.loads(line)["arm"] for line in result.stdout.splitlines()]
     online = []

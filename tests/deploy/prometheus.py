@@ -42,7 +42,7 @@ class Prometheus:
 
     def ask(self, expr: str) -> dict[str, float]:
         """Return values by their labels, written `name=value,...` without job and instance."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=30)
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expr})
         assert answer.status_code == 200, (expr, answer.text)
         samples = answer.json()["data"]["result"]
         return {_label(sample["metric"]): float(sample["value"][1]) for sample in samples}

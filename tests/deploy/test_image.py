@@ -25,9 +25,8 @@ from tests.drills.processes import GatewayProcess, free_port, serving
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
-INSTALL_S = 600
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * INSTALL_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def run(command: str, folder: Path) -> str:
@@ -39,7 +38,6 @@ def run(command: str, folder: Path) -> str:
         env={**ENVIRONMENT, "PATH": path, "PYTHONPATH": ""},
         capture_output=True,
         text=True,
-        timeout=INSTALL_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -129,11 +127,9 @@ def test_installed_gateway_serves(programs: Path, tmp_path: Path) -> None:
         program, *arguments = json.loads(check)
         port = str(http.base_url.port)
         here = [argument.replace("8080", port) for argument in arguments]
-        subprocess.run([programs / program, *here], check=True, timeout=30)
+        subprocess.run([programs / program, *here], check=True)
     with pytest.raises(subprocess.CalledProcessError):
-        subprocess.run(
-            [programs / program, *here], check=True, timeout=30, stderr=subprocess.DEVNULL
-        )
+        subprocess.run([programs / program, *here], check=True, stderr=subprocess.DEVNULL)
 
 
 def test_installed_wheel_holds_what_a_gateway_reads(programs: Path, tmp_path: Path) -> None:

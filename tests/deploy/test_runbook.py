@@ -140,7 +140,6 @@ def run(command: str, served: GatewayProcess) -> str:
         env={"PATH": os.environ["PATH"], "ADMIN": ADMIN, "GATEWAY": served.url},
         capture_output=True,
         text=True,
-        timeout=30,
         check=False,
     )
     assert done.returncode == 0, done.stderr

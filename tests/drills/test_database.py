@@ -20,7 +20,6 @@ from router_service.database.engine import Database
 from router_service.settings import KeySettings
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import (
-    START_TIMEOUT_S,
     GatewayProcess,
     Load,
     free_port,
@@ -66,7 +65,7 @@ def create(served: GatewayProcess, name: str) -> str:
 def status(served: GatewayProcess, secret: str) -> int:
     """Return the status of a request with a key."""
     headers = {"authorization": f"Bearer {secret}"}
-    return httpx.post(served.url + CHAT, json=BODY, headers=headers, timeout=30).status_code
+    return httpx.post(served.url + CHAT, json=BODY, headers=headers).status_code
 
 
 def database_state(served: GatewayProcess) -> dict[str, object]:
@@ -174,7 +173,7 @@ def test_gateways_that_start_together_create_the_tables_once(
             stack.callback(process.terminate)
         text = ""
         for log in logs:
-            wait_for(lambda log=log: "serving at" in log.read_text(), "both serve", START_TIMEOUT_S)
+            wait_for(lambda log=log: "serving at" in log.read_text(), "both serve")
             text += log.read_text()
         assert text.count("created the database") == 1
         assert "cannot be used" not in text
@@ -199,7 +198,7 @@ def test_documented_backup_can_be_restored(
 
     def run(command: str) -> None:
         variables = {**os.environ, "SWITCHCRAFT_DATABASE_URL": url}
-        subprocess.run(["bash", "-c", command], cwd=tmp_path, env=variables, check=True, timeout=60)
+        subprocess.run(["bash", "-c", command], cwd=tmp_path, env=variables, check=True)
 
     with gateway(write(tmp_path, upstream, url), tmp_path, key=ADMIN) as served:
         old = create(served, "old")

@@ -34,7 +34,7 @@ def test_open_stream_completes_across_a_reload(tmp_path: Path, upstream: Sandbox
     """A stream that is open during a reload completes."""
     config = write_config(tmp_path / "config.yaml", upstream.base_url)
     with gateway(config, tmp_path) as served:
-        slow = {"x-sandbox": "chunk_delay_s=0.5"}
+        slow = {"x-sandbox": "chunk_delay_s=3"}
         with served.http.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow) as answer:
             parts = answer.iter_bytes()
             text = next(parts)

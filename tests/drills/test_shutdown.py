@@ -20,9 +20,9 @@ import pytest
 from router_service.requests.limits import SHUTTING_DOWN
 from router_service.requests.planning import POLICY_HEADER
 from tests.bodies import BODY, CHAT
-from tests.drills.processes import ARMS, START_TIMEOUT_S, free_port, gateway, write_config
+from tests.drills.processes import ARMS, free_port, gateway, write_config
 from tests.gateways import record_of
-from tests.serving import Sandbox, wait_for
+from tests.serving import WAIT_S, Sandbox, wait_for
 
 MODEL = ARMS[0]
 STREAMED = BODY | {"model": MODEL, "stream": True}
@@ -43,7 +43,7 @@ def draining_gateway(
 def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: Path) -> None:
     """During `drain_delay_s`, readiness fails for load balancers, but requests still succeed."""
     with (
-        draining_gateway(sandbox, tmp_path, drain_delay_s=3) as (process, url),
+        draining_gateway(sandbox, tmp_path, drain_delay_s=300) as (process, url),
         httpx.Client(base_url=url) as http,
     ):
         process.send_signal(signal.SIGTERM)
@@ -53,7 +53,8 @@ def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: 
         assert served.status_code == 200
         assert served.headers["connection"] == "close"
         assert http.get("/health/liveliness").json() == "I'm alive!"
-        assert process.wait(timeout=30) == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
 
 
 def test_streams_finish_and_a_second_signal_stops_at_once(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_streams_finish_and_a_second_signal_stops_at_once(sandbox: Sandbox, tmp_
 
     def hang() -> None:
         with suppress(httpx.HTTPError):
-            httpx.post(url + CHAT, json=STREAMED, headers={"x-sandbox": "hang"}, timeout=60)
+            httpx.post(url + CHAT, json=STREAMED, headers={"x-sandbox": "hang"})
 
     with draining_gateway(sandbox, tmp_path, shutdown_timeout_s=300) as (process, url):
         before = sandbox.stats()["in_flight"]
@@ -76,7 +77,7 @@ def test_streams_finish_and_a_second_signal_stops_at_once(sandbox: Sandbox, tmp_
             text += b"".join(parts)
         assert text.endswith(b"data: [DONE]\n\n")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(WAIT_S) == 0
         hanging.join()
 
 
@@ -108,7 +109,7 @@ def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path)
         def ask(name: str) -> None:
             path, body, faults = asked[name]
             headers = {"x-sandbox": faults, "x-request-id": name.replace(" ", "-")}
-            with httpx.stream("POST", url + path, json=body, headers=headers, timeout=60) as answer:
+            with httpx.stream("POST", url + path, json=body, headers=headers) as answer:
                 answers[name] = answer
                 answer.read()
 
@@ -118,7 +119,7 @@ def test_clients_can_read_why_they_are_cut_off(sandbox: Sandbox, tmp_path: Path)
         wait_for(lambda: sandbox.stats()["in_flight"] >= before + len(asked), "all are asked")
         wait_for(lambda: answers.keys() >= streams, "all streams have begun")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(WAIT_S) == 0
         for thread in threads:
             thread.join()
     for name in ("chat", "early chat stream", "messages", "responses"):
@@ -157,7 +158,10 @@ def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -
     The shutdown waits for a slow second candidate. If the second one hangs, the first is delivered.
     """
     config = write_config(
-        tmp_path / "config.yaml", upstream.base_url, server={"shutdown_timeout_s": 2}
+        tmp_path / "config.yaml",
+        upstream.base_url,
+        server={"shutdown_timeout_s": 10},
+        router={"verification": {"keep_alive_s": 300}},  # so that the head names the model
     )
     with gateway(config, tmp_path) as served, ThreadPoolExecutor() as pool:
         before = record_of(served.http, ask(served.http))
@@ -181,7 +185,7 @@ def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -
             assert (answer.status_code, answer.headers["x-switchcraft-model"]) == (200, first)
             assert answer.headers["x-switchcraft-candidates"] == "2"
             assert b'"finish_reason":"tool_calls"' in answer.content
-        assert served.process.wait(START_TIMEOUT_S) == 0
+        assert served.process.wait(WAIT_S) == 0
     ended = upstream.stats()
     assert ended["cancelled"] == 2
     assert ended["requests"] == asked + len(before["candidates"]) - 2
@@ -234,7 +238,7 @@ def starting(config: Path) -> Iterator[Starting]:
     ):
         maps = Path(f"/proc/{process.pid}/maps")
         try:
-            wait_for(lambda: "pydantic_core" in maps.read_text(), "it imports", START_TIMEOUT_S)
+            wait_for(lambda: "pydantic_core" in maps.read_text(), "it imports")
             yield Starting(process, f"http://127.0.0.1:{port}", log)
         finally:
             process.kill()
@@ -246,10 +250,10 @@ def test_sighup_during_startup_reloads(tmp_path: Path, sandbox: Sandbox) -> None
     config = write_config(tmp_path / "config.yaml", sandbox.base_url)
     with starting(config) as gateway:
         gateway.send(signal.SIGHUP)
-        wait_for(gateway.is_ready, "it serves", START_TIMEOUT_S)
-        wait_for(gateway.has_reloaded, "it reloads", START_TIMEOUT_S)
+        wait_for(gateway.is_ready, "it serves")
+        wait_for(gateway.has_reloaded, "it reloads")
         gateway.send(signal.SIGTERM)
-        assert gateway.process.wait(START_TIMEOUT_S) == 0
+        assert gateway.process.wait(WAIT_S) == 0
 
 
 @pytest.mark.slow
@@ -259,5 +263,5 @@ def test_stop_signal_during_startup_exits_with_status_0(tmp_path: Path, sandbox:
     with starting(config) as gateway:
         gateway.send(signal.SIGHUP)
         gateway.send(signal.SIGTERM)
-        assert gateway.process.wait(START_TIMEOUT_S) == 0
+        assert gateway.process.wait(WAIT_S) == 0
         assert "Traceback" not in gateway.log.read_text()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 READ_BYTES = 256 * 1024
-ANSWER_S = 10.0
-"""Longest wait for an answer. A gateway that takes longer has stalled."""
+ANSWER_S = 60.0
+"""Longest wait for an answer. A gateway that takes longer has stalled, also on a busy machine."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 

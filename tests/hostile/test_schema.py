@@ -51,7 +51,7 @@ schema = schemathesis.openapi.from_dict(
 def test_every_operation_answers_as_documented(case: Any, url: str) -> None:  # noqa: ANN401 - schemathesis's own
     """Each answer has a documented status, type and schema, and is never a 500."""
     headers = {"authorization": f"Bearer {ADMIN_KEY}"}
-    case.call_and_validate(base_url=url, headers=headers, checks=CHECKED, timeout=10)
+    case.call_and_validate(base_url=url, headers=headers, checks=CHECKED, timeout=60)
 
 
 def test_generated_requests_use_the_served_document(http: httpx.Client) -> None:

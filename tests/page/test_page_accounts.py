@@ -23,9 +23,8 @@ from router_service.router import Router
 from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
-from tests.clients.installed import INSTALL_S
 from tests.page.watching import Problems, check
-from tests.serving import WAIT_S, Sandbox, served
+from tests.serving import Sandbox, served
 
 ADMIN = new_key()
 HOSTILE = (
@@ -68,7 +67,7 @@ class Gateway:
     def ask(self, secret: str) -> int:
         """Send a request with a key, and return the status of the answer."""
         headers = {"authorization": f"Bearer {secret}"}
-        return httpx.post(self.url + CHAT, json=BODY, headers=headers, timeout=WAIT_S).status_code
+        return httpx.post(self.url + CHAT, json=BODY, headers=headers).status_code
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def gateway(
     headers = {"x-api-key": ADMIN}
     with (
         served(create_app(settings, shipped)) as url,
-        httpx.Client(base_url=url, headers=headers, timeout=WAIT_S) as api,
+        httpx.Client(base_url=url, headers=headers) as api,
     ):
         database = Database(address)
         yield Gateway(url, database, api)
@@ -312,7 +311,6 @@ def test_hostile_names_are_text(tab: Page, gateway: Gateway) -> None:
     check_layout()
 
 
-@pytest.mark.timeout(INSTALL_S)
 def test_views_of_accounts_are_accessible_and_fit_every_width(
     browser: Browser, gateway: Gateway, axe: str
 ) -> None:

@@ -18,7 +18,6 @@ from router_service.serving.app import create_app
 from router_service.settings import KeySettings, Settings
 from router_service.ui.pages import FOLDER
 from tests.bodies import BODY
-from tests.clients.installed import INSTALL_S
 from tests.page import declarations
 from tests.page.watching import WIDTHS, Problems, check
 from tests.serving import Sandbox, served
@@ -75,7 +74,6 @@ def test_key_opens_the_page_below_a_prefix(browser: Browser, guarded: str) -> No
         assert problems.found == []
 
 
-@pytest.mark.timeout(INSTALL_S)
 def test_page_is_accessible_and_fits_every_width(browser: Browser, origin: str, axe: str) -> None:
     """axe-core finds no fault in any view (including contrast), and no view scrolls sideways."""
     # The page's policy would block axe itself.
@@ -97,7 +95,6 @@ def test_page_is_accessible_and_fits_every_width(browser: Browser, origin: str, 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(INSTALL_S)
 def test_javascript_modules_type_check(node_modules: Path) -> None:
     """TypeScript finds no error in the JavaScript, its JSDoc and the types of the JSON API."""
     compiler = node_modules / "typescript/bin/tsc"
@@ -108,7 +105,6 @@ def test_javascript_modules_type_check(node_modules: Path) -> None:
         assert str(module) in done.stdout.splitlines()
 
 
-@pytest.mark.timeout(INSTALL_S)
 def test_page_is_formatted(node_modules: Path) -> None:
     """Biome would change no file of the page; `make format` runs it."""
     command = [str(node_modules / ".bin/biome"), "format", str(FOLDER)]

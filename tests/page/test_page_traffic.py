@@ -17,7 +17,7 @@ from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.page.watching import Problems
-from tests.serving import WAIT_S, Sandbox, served
+from tests.serving import Sandbox, served
 
 ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
 KEYS = KeySettings(
@@ -48,7 +48,7 @@ def busy(
     def ask(url: str, key: str, policy: str, **changes: object) -> str:
         headers = {"x-api-key": key, "x-switchcraft-policy": policy}
         body = {**BODY, **changes}
-        answer = httpx.post(url + CHAT, json=body, headers=headers, timeout=WAIT_S)
+        answer = httpx.post(url + CHAT, json=body, headers=headers)
         return answer.headers["x-switchcraft-decision-id"]
 
     with served(create_app(settings, shipped)) as url:

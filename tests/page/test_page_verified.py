@@ -13,7 +13,6 @@ from router_service.artifact import FrontierPoint, Measure
 from router_service.serving.app import create_app
 from router_service.settings import VerificationSettings
 from router_service.verifier.graphs import VerifierSpec
-from tests.clients.installed import INSTALL_S
 from tests.fakes import VerifyingRouter
 from tests.gateways import sandbox_settings
 from tests.page.watching import WIDTHS, Problems, check, open_playground
@@ -159,7 +158,6 @@ def test_slider_covers_measured_prices(page: Page) -> None:
     assert seen == list(VERIFIED_POINTS)
 
 
-@pytest.mark.timeout(INSTALL_S)
 @pytest.mark.usefixtures("failing_small")
 def test_steps_are_accessible_and_fit_every_width(
     browser: Browser, verifying: str, axe: str

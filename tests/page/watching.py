@@ -8,8 +8,6 @@ from playwright.sync_api import ConsoleMessage, Page, Response, expect
 
 MAX_TABS = 60
 
-expect.set_options(timeout=30_000)  # a busy machine may need more than the default of 5 s
-
 
 class Problems:
     """Recorder of a tab's errors; violations of the page's policy are console messages."""

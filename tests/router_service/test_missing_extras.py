@@ -58,7 +58,6 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
 
 
@@ -110,6 +109,5 @@ with run_in_thread() as sandbox:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     assert done.stdout == "200\n", done.stderr

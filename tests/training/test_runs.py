@@ -49,7 +49,6 @@ from tests.training.runs import write_weather_run
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_run_ships_a_long_window_and_a_graph_for_gpus(config: Path, tmp_path: Path) -> None:
     """The encoder has ModernBERT's architecture and window, and training stops early.
 

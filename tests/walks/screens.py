@@ -75,7 +75,6 @@ class Terminal:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
             check=False,
         )
         output = done.stdout + done.stderr

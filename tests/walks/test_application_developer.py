@@ -18,7 +18,7 @@ from tests.drills.processes import free_port, serving
 from tests.serving import wait_for
 from tests.walks.screens import Screens, Terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 README = Document(ROOT / "README.md")
 CLIENTS = Document(ROOT / "docs" / "clients.md")

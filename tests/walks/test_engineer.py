@@ -109,7 +109,6 @@ class Shell:
         return text
 
 
-@pytest.mark.timeout(600)
 def test_machine_learning_engineer(
     screens: Screens,
     browser: Browser,

@@ -19,10 +19,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.bodies import TOOLS
 from tests.deploy.prometheus import Prometheus, running
-from tests.drills.processes import START_TIMEOUT_S, free_port, gateway
+from tests.drills.processes import free_port, gateway
 from tests.publishing import make_artifact
 from tests.sandbox import run_in_thread
-from tests.serving import wait_for
+from tests.serving import WAIT_S, wait_for
 from tests.walks.screens import Screens, Terminal
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,6 @@ class Operator(Terminal):
         return httpx.get(f"{self.url}/v1/models", headers=headers).is_success
 
 
-@pytest.mark.timeout(600)
 def test_operator(browser: Browser, screens: Screens, prometheus: Path, tmp_path: Path) -> None:
     """Each step shows an operator what the pages promise, without a detour."""
     operator = Operator(tmp_path, screens, free_port())
@@ -220,7 +219,7 @@ def give_budget(operator: Operator, browser: Browser) -> None:
             refusals.append(exc)
         return bool(refusals)
 
-    wait_for(is_spent, "the budget is spent", 60)
+    wait_for(is_spent, "the budget is spent")
     assert "The budget of the key 'search-agent'" in refusals[0].message
     assert refusals[0].code == "insufficient_quota"
     operator.logged("a refused request", "search-agent.*429|429.*search-agent")
@@ -247,7 +246,7 @@ def lose_upstream(operator: Operator, prometheus: Prometheus) -> None:
         assert operator.ask(admin, 2, "switchcraft:economy") == {"claude-sonnet"}
         return "circuit open" in operator.log.read_text()
 
-    wait_for(is_noticed, "the circuit is open", 60)
+    wait_for(is_noticed, "the circuit is open")
     operator.logged("a provider is away", "circuit open")
     opened = "max by (deployment) (max_over_time(switchcraft_breaker_open[1h])) > 0"
     wait_for(lambda: prometheus.ask(opened), "the metrics show it")
@@ -289,7 +288,7 @@ def shut_down(operator: Operator, process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     thread.join(30)
     assert answers[-1] == "stop"
-    assert process.wait(START_TIMEOUT_S) == 0
+    assert process.wait(WAIT_S) == 0
     lines = operator.log.read_text().splitlines()
     operator.screens.terminal("tail gateway.log  # the shutdown", "\n".join(lines[-12:]))
 

@@ -50,7 +50,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 def send_traffic(url: str) -> str:
     """Send requests of several kinds; return the verified decision of a conversation's request."""
     city = "What is the weather in Oslo?"
-    with httpx.Client(base_url=url, timeout=30) as http:
+    with httpx.Client(base_url=url) as http:
 
         def ask(text: str, model: str = "switchcraft", **more: object) -> httpx.Response:
             body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
@@ -115,7 +115,7 @@ def look_at_empty_tabs(page: Page, screens: Screens) -> None:
 def look_at_overview(page: Page, screens: Screens) -> None:
     """Read the overview, which counts also the request that was refused."""
     show(page, "Overview")
-    expect(page.locator("#overview")).to_have_attribute("data-requests", "44", timeout=20_000)
+    expect(page.locator("#overview")).to_have_attribute("data-requests", "44")
     expect(page.locator("#overview")).to_contain_text("balanced (verified=")
     screens.page(page, "overview", is_full=True)
 

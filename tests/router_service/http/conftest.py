@@ -35,7 +35,7 @@ def gateway_url(sandbox: Sandbox, router: FakeRouter) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def http(gateway_url: str) -> Iterator[httpx.Client]:
     """Yield a plain HTTP client of the gateway."""
-    with httpx.Client(base_url=gateway_url, timeout=10) as client:
+    with httpx.Client(base_url=gateway_url) as client:
         yield client
 
 

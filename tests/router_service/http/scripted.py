@@ -211,6 +211,6 @@ def scripted_gateway(
         )
         with (
             served(create_app(settings, router or FakeRouter())) as url,
-            httpx.Client(base_url=url, timeout=WAIT_S) as http,
+            httpx.Client(base_url=url) as http,
         ):
             yield Script(http, upstream)

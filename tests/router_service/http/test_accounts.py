@@ -30,7 +30,7 @@ def gateway(sandbox: Sandbox, keys: KeySettings = KEYS) -> Iterator[httpx.Client
     headers = {"authorization": f"Bearer {ADMIN}"}
     with (
         served(create_app(settings, FakeRouter())) as address,
-        httpx.Client(base_url=address, headers=headers, timeout=20) as client,
+        httpx.Client(base_url=address, headers=headers) as client,
     ):
         yield client
 

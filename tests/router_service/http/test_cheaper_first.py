@@ -67,7 +67,7 @@ def gateway(
     settings = sandbox_settings(sandbox.base_url, **section)
     app = create_app(settings, router or FakeRouter())
     app.state.gateway.access = Paced(allowance)
-    with served(app) as url, httpx.Client(base_url=url, timeout=20) as http:
+    with served(app) as url, httpx.Client(base_url=url) as http:
         yield http
 
 

@@ -21,7 +21,7 @@ from router_service.http.protocol import (
 from tests.serving import connected, served, wait_for
 
 LIMITS = ConnectionLimits(
-    max_header_bytes=8000, header_timeout_s=0.3, write_timeout_s=0.3, linger_s=0.2
+    max_header_bytes=8000, header_timeout_s=30, write_timeout_s=0.3, linger_s=0.2
 )
 CHUNK = bytes(16 * 1024)
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
@@ -124,7 +124,7 @@ def test_longest_idle_connection_is_closed_at_limit(
     echo: Echo, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At the limit the longest idle connection is closed, and one log line reports it."""
-    limits = replace(LIMITS, max_connections=3, header_timeout_s=30)
+    limits = replace(LIMITS, max_connections=3)
     with served(echo, http=protocol_with_limits(limits)) as url, ExitStack() as stack:
         echo.go_on.clear()
         before = echo.served

@@ -75,7 +75,7 @@ def slow(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[str]:
     verification = VerificationSettings(keep_alive_s=0.05)
     router = settings.router.model_copy(update={"verification": verification})
     asking = VerifyingRouter(groups=(("small",), ("large",)))
-    sandbox.set_faults("small", "delay_s=0.3")
+    sandbox.set_faults("small", "delay_s=1")
     with served(create_app(settings.model_copy(update={"router": router}), asking)) as url:
         yield url
     sandbox.set_faults("small", "")
@@ -87,7 +87,7 @@ def test_responses_client_sees_that_it_must_wait(slow: str, fails: bool) -> None
     body = body_of(RESPONSES)
     headers = VERIFIED | ({"x-sandbox": "delay_s=0.3,status=500"} if fails else {})
     url = f"{slow}/v1/responses"
-    response = httpx.post(url, json=body | {"stream": True}, headers=headers, timeout=20)
+    response = httpx.post(url, json=body | {"stream": True}, headers=headers)
     sent = [json.loads(line[6:]) for line in response.text.splitlines() if line[:5] == "data:"]
     kinds = [event["type"] for event in sent]
     assert kinds[:3] == ["response.created", "response.in_progress", "response.in_progress"]
@@ -112,7 +112,7 @@ def test_messages_client_sees_that_it_must_wait(slow: str) -> None:
     """A verified stream begins with pings, which Anthropic's client accepts at any place."""
     body = body_of(MESSAGES)
     sent = body | {"stream": True}
-    response = httpx.post(f"{slow}/v1/messages", json=sent, headers=VERIFIED, timeout=20)
+    response = httpx.post(f"{slow}/v1/messages", json=sent, headers=VERIFIED)
     ping = 'event: ping\ndata: {"type":"ping"}\n\n'
     assert response.text.startswith(f"{ping}{ping}")
     assert response.text.count("event: message_start") == 1

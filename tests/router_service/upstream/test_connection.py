@@ -204,7 +204,7 @@ async def test_an_answer_may_precede_the_end_of_its_request() -> None:
         writer.close()
 
     async with upstream(play) as url, transport_of(url) as transport:
-        request = outbound(url, body=b"x" * 8_000_000, timeouts=Timeouts(write_s=0.1))
+        request = outbound(url, body=b"x" * 8_000_000, timeouts=Timeouts(write_s=1))
         answer = await transport.send(request)
         assert (answer.status, await whole(transport, answer)) == (200, b"{}")
         assert not answer.is_reusable

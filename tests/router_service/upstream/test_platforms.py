@@ -99,7 +99,7 @@ SIGNED = (f"aws_access_key_id: {KEY[0]}", f"aws_secret_access_key: {KEY[1]}")
 def asked(url: str, model: str = "m", **fields: object) -> httpx.Response:
     """Ask by Chat Completions."""
     body = {"model": model, "messages": ASK, **fields}
-    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+    return httpx.post(f"{url}/v1/chat/completions", json=body)
 
 
 def test_bedrock_as_litellms_documentation_configures_it(tmp_path: Path, aws: Aws) -> None:

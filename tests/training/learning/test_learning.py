@@ -152,7 +152,7 @@ def converse(http: httpx.Client, numbers: range) -> float:
 @pytest.fixture
 def log(config: Path, tmp_path: Path) -> Path:
     """Record the log of 40 conversations."""
-    with gateway(config) as url, httpx.Client(base_url=url, timeout=30) as http:
+    with gateway(config) as url, httpx.Client(base_url=url) as http:
         converse(http, range(1001, 1041))
     return tmp_path / "log"
 
@@ -194,7 +194,7 @@ def test_log_of_conversations_becomes_a_canary_that_saves(
     assert rules["learned"]["agreement"] == rules["today's default"]["agreement"] == 1.0
     assert rules["learned"]["cost_usd"] < 0.7 * rules["today's default"]["cost_usd"]
 
-    with gateway(config) as url, httpx.Client(base_url=url, timeout=30) as http:
+    with gateway(config) as url, httpx.Client(base_url=url) as http:
         wait_for(lambda: published(http)["canary"], "the canary is loaded")
         stable_usd = converse(http, range(2001, 2011))
         assert main(["publish", "--to", str(tmp_path / "published"), "--promote"]) == 0
@@ -239,7 +239,7 @@ def test_log_without_content_is_refused(config: Path, tmp_path: Path) -> None:
     values = yaml.safe_load(config.read_text())
     values["decision_log"]["content"] = False
     config.write_text(yaml.safe_dump(values))
-    with gateway(config) as url, httpx.Client(base_url=url, timeout=30) as http:
+    with gateway(config) as url, httpx.Client(base_url=url) as http:
         converse(http, range(1001, 1003))
     with pytest.raises(DataError, match=r"Set decision_log\.content: true"):
         app(

@@ -27,7 +27,6 @@ from tests.training.models.cases import config, encoder, rows, with_labels
 from tests.training.models.job import main
 
 JOB = "tests.training.models.job"
-RUN_S = 250
 
 
 def job(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -43,7 +42,7 @@ def job(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 def finish(run: subprocess.Popen[bytes], out: Path) -> dict[str, Tensor]:
     """Return the weights of a finished run."""
-    assert run.wait(timeout=RUN_S) == 0, out.with_suffix(".log").read_text()
+    assert run.wait() == 0, out.with_suffix(".log").read_text()
     return load_file(out / "0.safetensors")
 
 
@@ -59,7 +58,6 @@ def training(**settings: object) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3 * RUN_S)
 def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     """A run that was killed and restarted ends with the same bits, and logs that it resumed."""
     arguments = ("--dropout", "0.3", *training(max_epochs=40, patience_epochs=40))
@@ -70,7 +68,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
         assert killed.poll() is None, (tmp_path / "killed.log").read_text()
         return bool(list(workspace.glob("checkpoints/*/epoch-000[3-9].pt")))
 
-    wait_for(has_checkpoints, "three epochs have passed", RUN_S)
+    wait_for(has_checkpoints, "three epochs have passed", 800)
     killed.kill()
     killed.wait()
     assert not (tmp_path / "killed").exists()

@@ -377,7 +377,7 @@ def test_unknown_models_join_after_a_kill_and_are_routed_to(
         finally:
             run.kill()
     upstream.limit = 1_000_000
-    with gateway(joining.config) as url, httpx.Client(base_url=url, timeout=30) as http:
+    with gateway(joining.config) as url, httpx.Client(base_url=url) as http:
         assert cli.main(joining.arguments("--yes", "--publish")) == 0
         asked = upstream.asked.total()
         wait_for(lambda: published(http)["canary"], "the canary is loaded")
