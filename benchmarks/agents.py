@@ -3,9 +3,11 @@
     python -m benchmarks.agents --out runs/agents.json
     python -m benchmarks.agents --agents airline --wrong 0 --stream    # with waiting times
     python -m benchmarks.agents --unverifiable                         # what cannot be verified
+    python -m benchmarks.agents --models anthropic/claude-sonnet-5-5 openai/gpt-6-luna
 
 Scripted agents of an airline, a shop and a researcher have 13, 5 and 20 tools. They talk to a
-gateway with the shipped artifact and three models. A scripted upstream answers with the
+gateway with the shipped artifact and three models, or with other `--models`, the first of which is
+the one that agents use without a gateway. A scripted upstream answers with the
 next call of the script, and reports the tokens that a provider would have cached: the longest
 beginning that an earlier prompt of the same model has. With `--wrong`, the cheaper models give
 invented values in every n-th call. With `--stream`, the upstream streams for as long as the models
@@ -47,17 +49,13 @@ from router_service.serving.app import create_app
 from router_service.settings import read_settings
 from tests.serving import served
 
-SONNET, MINI, GROK = "claude-sonnet-4-5", "gpt-4.1-mini", "grok"
-CONFIG = """
-model_list:
-  - model_name: claude-sonnet-4-5
-    litellm_params: {model: anthropic/claude-sonnet-4-5-20250929, api_base: BASE, api_key: k}
-  - model_name: gpt-4.1-mini
-    litellm_params: {model: openai/gpt-4.1-mini, api_base: BASE, api_key: k}
-  - model_name: grok
-    litellm_params: {model: xai/grok-4-1-fast-non-reasoning, api_base: BASE, api_key: k}
+MODELS = (
+    "anthropic/claude-sonnet-4-5-20250929",
+    "openai/gpt-4.1-mini",
+    "xai/grok-4-1-fast-non-reasoning",
+)
+"""The agents' models as LiteLLM writes them; the first is the one that they use without a gateway.
 """
-
 
 SCRIPTS = Path(__file__).with_name("agent_scripts.yaml")
 
@@ -90,7 +88,8 @@ class Tally:
 
     agent: Agent
     wrong: int
-    """The cheaper models are wrong in every n-th of their calls; 0 for never."""
+    """All models but the first are wrong in every n-th of their calls; 0 for never."""
+    models: Sequence[str] = MODELS
     requests: Counter[str] = field(default_factory=Counter)
     prompt: Counter[str] = field(default_factory=Counter)
     cached: Counter[str] = field(default_factory=Counter)
@@ -120,7 +119,7 @@ class Tally:
         message: dict[str, Any] = {"role": "assistant", "content": step["text"]}
         if number < len(step["calls"]):
             name, arguments = step["calls"][number]["name"], step["calls"][number]["arguments"]
-            is_cheap = "sonnet" not in model
+            is_cheap = not self.models[0].endswith(model)
             if self.wrong and is_cheap and self.requests[model] % self.wrong == 0:
                 arguments = dict.fromkeys(arguments, "unknown")
             function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
@@ -210,7 +209,16 @@ def gateway(tally: Tally, section: str, *, speaks_all: bool = False) -> Iterator
     app = Starlette(routes=[Route(path, tally.answer, methods=["POST"]) for path in paths])
     with served(app) as upstream, TemporaryDirectory() as folder:
         path = Path(folder) / "gateway.yaml"
-        path.write_text(CONFIG.replace("BASE", f"{upstream}/v1") + section)
+        place = {"api_base": f"{upstream}/v1", "api_key": "k"}
+        listed = [
+            {
+                "model_name": _name(model),
+                "litellm_params": {"model": model, **place},
+                "model_info": {"base_model": model},  # whose price is the list's
+            }
+            for model in tally.models
+        ]
+        path.write_text(yaml.safe_dump({"model_list": listed}) + section)
         settings = read_settings(path, environ={})
         models = []
         for model in settings.models:
@@ -228,9 +236,13 @@ def gateway(tally: Tally, section: str, *, speaks_all: bool = False) -> Iterator
             yield http
 
 
-def run(agent: Agent, model: str, section: str, wrong: int, *, stream: bool = False) -> Run:
+def _name(model: str) -> str:
+    return model.partition("/")[2]
+
+
+def run(tally: Tally, model: str, section: str, *, stream: bool = False) -> Run:
     """Let an agent do its work with a model's name and a section of the configuration."""
-    tally, records, loops = Tally(agent, wrong), [], []
+    agent, records, loops = tally.agent, [], []
     waits: list[tuple[float, float]] = []
     with gateway(tally, section) as http:
         marked = {"type": "text", "text": agent.system, "cache_control": {"type": "ephemeral"}}
@@ -339,7 +351,7 @@ def show_unverifiable(agent: Agent) -> None:
 
 
 SETTINGS = {
-    "always Sonnet": (SONNET, ""),
+    "always the first model": ("", ""),
     "`switchcraft`, the defaults": ("switchcraft", ""),
     "`verified`, at the artifact's price": ("switchcraft:verified", ""),
     "without `conversations`": ("switchcraft", "router: {conversations: {enabled: false}}\n"),
@@ -361,6 +373,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", nargs="+", default=["airline", "shop", "research"])
     parser.add_argument("--wrong", type=int, nargs="+", default=[0, 3])
+    parser.add_argument("--models", nargs="+", default=MODELS, metavar="PROVIDER/MODEL")
     parser.add_argument("--stream", action="store_true", help="measure waiting times")
     parser.add_argument("--unverifiable", action="store_true", help="show requests of other kinds")
     parser.add_argument("--out", type=Path)
@@ -377,7 +390,8 @@ def main() -> None:
     for agent, wrong in product(args.agents, args.wrong):
         dearest_usd = 0.0
         for name, (model, section) in SETTINGS.items():
-            found = run(Agent.read(agent), model, section, wrong, stream=args.stream)
+            tally = Tally(Agent.read(agent), wrong, args.models)
+            found = run(tally, model or _name(args.models[0]), section, stream=args.stream)
             dearest_usd = dearest_usd or found.usd
             rows.append({"agent": agent, "wrong": wrong, "setting": name, **vars(found)})
             how = f"1 of {wrong} calls" if wrong else "never"
