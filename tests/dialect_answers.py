@@ -106,11 +106,11 @@ class Clients:
     openai: OpenAI
     anthropic: Anthropic
 
-    def ask(self, dialect: Api, *, stream: bool, model: str = "m", text: str = "?") -> Content:
+    def ask(self, dialect: Api, *, stream: bool, model: str = "m") -> Content:
         """Say something to a model; raise what the SDK raises, or StreamFailedError."""
-        asked: Any = {"model": model, "messages": [{"role": "user", "content": text}]}
+        asked: Any = {"model": model, "messages": [{"role": "user", "content": "?"}]}
         if dialect is apis.RESPONSES:
-            asked = {"model": model, "input": text}
+            asked = {"model": model, "input": "?"}
         elif dialect is apis.MESSAGES:
             asked |= {"max_tokens": 2048, "thinking": {"type": "enabled", "budget_tokens": 1024}}
         return (self._stream if stream else self._whole)(dialect, asked)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cyclopts import App, Argument
 from openai import OpenAI
@@ -18,21 +16,12 @@ from openai import OpenAI
 from router_service.artifact import (
     CANARIES,
     SHIPPED,
-    Artifact,
-    Manifest,
-    file_hashes,
-    save_manifest,
 )
 from router_service.cli import main as service_main
 from router_service.cli.commands import app as service
-from router_service.predictor.model import Classifier, Platt
-from router_service.predictor.packing import Packer
-from router_service.router import Router
 from switchcraft_training.cli import app as training
 from switchcraft_training.cli import main as train
 from switchcraft_training.cli import main as training_main
-from switchcraft_training.config import load_config
-from switchcraft_training.models.export import write_canaries
 from tests.bodies import BODY
 from tests.drills.processes import sandbox_gateway
 
@@ -130,43 +119,6 @@ def test_gateway_and_route_command_choose_the_same_arms(tmp_path: Path) -> None:
             assert {call.function.name for call in calls} <= offered
             online.append(answer.headers["x-switchcraft-model"])
     assert online == offline
-
-
-def shifted(arms: int) -> Platt:
-    """Return a calibration that clearly changes every probability, differently for each arm."""
-    return Platt(slopes=(0.5,) * arms, intercepts=tuple(0.1 * arm for arm in range(arms)))
-
-
-@pytest.fixture
-def calibrated(tmp_path: Path) -> Path:
-    """Write the shipped artifact with a calibration, and its canaries as training writes them."""
-    folder = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
-    manifest = Artifact.load(folder).manifest
-    calibration = shifted(len(manifest.arms))
-    write_canaries(folder, load_config(Path("configs/frontier-2025-12.yaml")), calibration)
-    rewrite(folder, manifest.model_copy(update={"calibration": calibration}))
-    return folder
-
-
-def rewrite(folder: Path, manifest: Manifest) -> None:
-    """Save a manifest with the current hashes of the files."""
-    save_manifest(folder, manifest.model_copy(update={"files": file_hashes(folder)}))
-
-
-def test_training_and_service_use_the_same_probabilities(calibrated: Path) -> None:
-    """Training measures the same calibrated probabilities that the gateway decides with."""
-    router = Router.load(calibrated)
-    artifact = router.artifact
-    conversations = [canary.conversation for canary in artifact.canaries()]
-    packer = Packer(artifact.manifest.packing, artifact.tokenizer)
-    packed = [packer.pack(conversation) for conversation in conversations]
-    arms = len(artifact.manifest.arms)
-    raw = Classifier(artifact.model_path("cpu"), arms=arms).predict(packed)
-    trained = shifted(arms)
-    assert router.predict_batch(conversations) == trained.apply(raw).tolist()
-    assert np.abs(trained.apply(raw) - raw).max() > 0.05
-    decided = router.decide_conversation(conversations[0])
-    assert list(decided.probabilities.values()) == router.predict_batch(conversations[:1])[0]
 
 
 MAINS = {"switchcraft": service_main, "switchcraft-train": training_main}

@@ -28,18 +28,14 @@ Written = Text | Thinking | ToolUse | Refused
 PIECE_CHARACTERS = 5
 """Length of the text of one event."""
 
-PROMPT_TOKENS = 120
-CACHED_TOKENS = 100
-COMPLETION_TOKENS = 30
-
 
 @dataclass(frozen=True)
 class Usage:
     """Numbers of tokens; the prompt's include those that were cached and written to the cache."""
 
-    prompt: int = PROMPT_TOKENS
-    cached: int = CACHED_TOKENS
-    completion: int = COMPLETION_TOKENS
+    prompt: int = 120
+    cached: int = 100
+    completion: int = 30
     written: int | None = None
     """None if the provider does not say it."""
     reasoning: int | None = None

@@ -107,7 +107,9 @@ def test_goal_is_reached_with_the_listed_models(
     url, log = f"http://127.0.0.1:{port}", folder / "gateway.log"
     with serving(words, url, log, environment=environment):
         run_program(f"127.0.0.1:{port}", folder, *blocks(README, "python"))
-    *_, chosen = capsys.readouterr().out.splitlines()
+    *_, chosen = (printed := capsys.readouterr().out).splitlines()
+    (shown,) = (text for text in blocks(README, "text") if text.startswith("get_forecast {"))
+    assert shown.splitlines()[0].split() in [line.split() for line in printed.splitlines()]
     model, policy = chosen.split(maxsplit=1)
     assert model in {"claude-haiku", "flash-lite", "grok"}
     set_keys(monkeypatch)

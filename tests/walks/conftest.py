@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.page import watching  # noqa: F401 - browser checks wait as long as the page's tests
 from tests.walks.screens import Screens
 
 

@@ -68,9 +68,6 @@ def test_invalid_settings_are_refused(
     assert "sk-secret" not in str(refused.value)
 
 
-MESSAGE = {"role": "assistant", "content": "hello", "reasoning_content": "hm"}
-
-
 def send(status: int, error: object, headers: dict[str, str] | None = None) -> RequestResult:
     """Send a request to an endpoint with this response, and return the result."""
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from numpy.typing import NDArray
 
 from router_service.artifact import (
     MANIFEST,
@@ -60,8 +59,6 @@ from tests.training.verifiers import (
     judgements,
     one_thread,
 )
-
-Rows = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
