@@ -19,8 +19,13 @@ from router_service.core.record import Ending, Record, RecordKind
 from router_service.database.background import DatabaseThread
 from router_service.database.engine import Database
 from router_service.settings import DatabaseSettings, UsageSettings
-from router_service.telemetry.recent_requests import RecentRequests
-from router_service.telemetry.request_lists import RequestQuery, find_request, read_names, read_page
+from router_service.telemetry.recent_requests import (
+    RecentRequests,
+    RequestQuery,
+    find_request,
+    read_names,
+    read_page,
+)
 from router_service.telemetry.sinks import CONTINUE_TIDYING_S, TIDY_ROWS, WRITE_EVERY_S
 
 ROWS = 100_000

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from router_service.http.protocol import BoundedProtocol, ConnectionLimits, protocol_with_limits
-from router_service.serving.accepting import AcceptingServer
+from router_service.serving.server import AcceptingServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
 WAIT_S = 120.0

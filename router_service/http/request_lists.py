@@ -13,7 +13,7 @@ from router_service.database.engine import Database
 from router_service.http.schemas import DECISIONS, ERRORS
 from router_service.http.transfer import call_of, gateway_of, json_answer, read_database
 from router_service.runtime.gateway import Gateway
-from router_service.telemetry.request_lists import RequestList, RequestQuery, read_page
+from router_service.telemetry.recent_requests import RequestList, RequestQuery, read_page
 from router_service.telemetry.usage import UsageFilter
 
 routes = APIRouter(responses=ERRORS)

@@ -11,7 +11,7 @@ from router_service.core.money import NANO
 from router_service.core.reasons import Reason
 from router_service.database.schema import PPM, UsageSums
 from router_service.measurement.expectations import RelativeAccuracy
-from router_service.telemetry.request_lists import ModelReasons
+from router_service.telemetry.recent_requests import ModelReasons
 
 
 class UsageFigures(BaseModel):

@@ -33,7 +33,7 @@ from router_service.http.transfer import gateway_of, json_answer, read_database
 from router_service.policies.explanations import ExplainedDecision, explain_record
 from router_service.settings import ServerSettings
 from router_service.telemetry.metrics import NO_MODEL
-from router_service.telemetry.request_lists import (
+from router_service.telemetry.recent_requests import (
     ListedRequest,
     RequestList,
     RequestNames,

@@ -29,7 +29,7 @@ from router_service.http.transfer import call_of, gateway_of, json_answer, read_
 from router_service.policies.registry import published_names
 from router_service.policies.verified import VERIFIED, is_verified
 from router_service.runtime.gateway import Gateway
-from router_service.telemetry.request_lists import RequestFilter, read_reasons
+from router_service.telemetry.recent_requests import RequestFilter, read_reasons
 from router_service.telemetry.usage import DAY_S, HOUR_S, MINUTE_S, UsageFilter
 from router_service.telemetry.usage_figures import UsageFigures, UsageSummary, explain_dearest
 from router_service.telemetry.usage_reports import (

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
+from router_service.apis import openapi
 from router_service.apis.api import (
     AnswerWriter,
     Api,
@@ -20,7 +21,6 @@ from router_service.apis.chat import (
     answer_writer,
     request_reader,
     request_writer,
-    schema,
 )
 from router_service.apis.conversation import Json
 from router_service.apis.parts import Request, media_of
@@ -35,6 +35,22 @@ _OTHER_NAMES = {
     "reasoning_effort": "reasoning",
 }
 """Pairs of parameters that exclude each other, in both directions."""
+
+_TEXT_PART = openapi.object_with("type", type=openapi.STRING, text=openapi.STRING)
+_MESSAGE = openapi.object_with(
+    "role content",
+    role={"enum": "system developer user assistant tool function".split()},
+    content={"anyOf": [openapi.STRING, openapi.array_of(_TEXT_PART), {"type": "null"}]},
+    tool_calls=openapi.array_of({"type": "object"}),
+    tool_call_id=openapi.STRING,
+)
+_FUNCTION = openapi.object_with(
+    "name",
+    name={"type": "string", "minLength": 1, "maxLength": 64},
+    description={"type": "string", "description": "What the tool does; the router reads it too."},
+    parameters={"type": "object", "description": "JSON Schema of the arguments."},
+)
+_TOOL = openapi.object_with("type function", type={"const": "function"}, function=_FUNCTION)
 
 
 class ChatApi(OpenAIApi):
@@ -61,7 +77,23 @@ class ChatApi(OpenAIApi):
     place_of_call = staticmethod(request_reader.place_of_call)
     is_beginning = staticmethod(answer_reader.is_beginning)
     record = staticmethod(answer_reader.ChatRecord)
-    request_schema = staticmethod(schema.request_schema)
+
+    def request_schema(self, *, is_counted: bool = False) -> openapi.RequestSchema:
+        """Return the OpenAPI schema of a request; other fields are forwarded too."""
+        conversation = "The conversation so far, the oldest turn first."
+        schema = openapi.object_with(
+            "model messages",
+            model=openapi.MODEL,
+            messages=openapi.array_of(_MESSAGE, minItems=1, description=conversation),
+            tools=openapi.array_of(_TOOL, description=openapi.TOOLS),
+            stream={"type": ["boolean", "null"], "description": openapi.STREAM},
+        )
+        example = {
+            "model": "switchcraft",
+            "messages": [openapi.EXAMPLE_TURN],
+            "tools": [openapi.EXAMPLE_TOOL],
+        }
+        return openapi.RequestSchema(schema, example)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""

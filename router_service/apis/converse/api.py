@@ -6,7 +6,6 @@ from router_service.apis.api import UpstreamApi
 from router_service.apis.converse import (
     NAME,
     answer_reader,
-    error,
     request_writer,
 )
 from router_service.apis.parts import Request
@@ -50,10 +49,10 @@ class ConverseApi(UpstreamApi):
     parse_answer = staticmethod(answer_reader.parse_answer)
     read_usage = staticmethod(answer_reader.read_usage)
     find_proofs = staticmethod(answer_reader.find_proofs)
-    is_error = staticmethod(error.is_error)
-    is_error_body = staticmethod(error.is_error_body)
-    error_fields = staticmethod(error.error_fields)
-    read_error = staticmethod(error.read_error)
+    is_error = staticmethod(answer_reader.is_error)
+    is_error_body = staticmethod(answer_reader.is_error_body)
+    error_fields = staticmethod(answer_reader.error_fields)
+    read_error = staticmethod(answer_reader.read_error)
 
     def answer_reader(self, request: Request) -> AnswerReader:
         """Return a reader of the answer to a request."""

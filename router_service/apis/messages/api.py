@@ -8,7 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Literal
 
+from pydantic import BaseModel
+
+from router_service.apis import openapi
 from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
 from router_service.apis.api import (
     AnswerWriter,
@@ -26,7 +30,6 @@ from router_service.apis.messages import (
     chat_form,
     request_reader,
     request_writer,
-    schema,
 )
 from router_service.apis.parts import Request, has_content, media_of
 from router_service.apis.reading import AnswerReader
@@ -63,6 +66,21 @@ def _write_time(second: int) -> bytes:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ").encode()
 
 
+class MessagesFault(BaseModel):
+    """Details of an error in Anthropic's format."""
+
+    type: str
+    message: str
+
+
+class MessagesErrorBody(BaseModel):
+    """An error in Anthropic's format."""
+
+    type: Literal["error"]
+    error: MessagesFault
+    request_id: str
+
+
 class MessagesApi(Api):
     """Anthropic's Messages API."""
 
@@ -91,7 +109,7 @@ class MessagesApi(Api):
     proof_pattern = re.compile(rb'"(?:signature|data)"\s*:\s*"([^"\\]{8,})"')
     forwarded_headers = frozenset({"anthropic-version", "anthropic-beta"})
     default_headers = {"anthropic-version": "2023-06-01"}  # noqa: RUF012 - never changed
-    error_body = schema.MessagesErrorBody
+    error_body = MessagesErrorBody
 
     read_request = staticmethod(request_reader.read_request)
     write_request = staticmethod(request_writer.write_request)
@@ -100,11 +118,40 @@ class MessagesApi(Api):
     is_beginning = staticmethod(answer_reader.is_beginning)
     find_proofs = staticmethod(answer_reader.find_proofs)
     read_usage = staticmethod(answer_reader.read_usage)
-    request_schema = staticmethod(schema.request_schema)
     write_error = staticmethod(answer_writer.write_error)
     record = staticmethod(answer_reader.MessagesRecord)
     to_chat = staticmethod(chat_form.to_chat_body)
     parse = staticmethod(chat_form.parse_messages_request)
+
+    def request_schema(self, *, is_counted: bool = False) -> openapi.RequestSchema:
+        """Return the OpenAPI schema of a request; other fields are forwarded too.
+
+        A request whose tokens are counted (`is_counted`) needs no `max_tokens`, and has no stream.
+        """
+        blocks = openapi.array_of({"type": "object", "required": ["type"]})
+        text = {"anyOf": [openapi.STRING, blocks]}
+        message = openapi.object_with(
+            "role content", role={"enum": ["user", "assistant"]}, content=text
+        )
+        schema = openapi.object_with(
+            "model messages" if is_counted else "model messages max_tokens",
+            model=openapi.MODEL,
+            max_tokens={"type": "integer", "minimum": 0},
+            messages=openapi.array_of(message, minItems=1),
+            system=text,
+            tools={
+                "type": ["array", "null"],
+                "items": {"type": "object"},
+                "description": openapi.TOOLS,
+            },
+        )
+        if is_counted:
+            return openapi.RequestSchema(schema)
+        schema["properties"]["stream"] = {"type": "boolean", "description": openapi.STREAM}
+        function: openapi.Document = {**openapi.EXAMPLE_TOOL["function"]}
+        tool = {"input_schema": function.pop("parameters"), **function}
+        example = {"model": "switchcraft", "messages": [openapi.EXAMPLE_TURN], "tools": [tool]}
+        return openapi.RequestSchema(schema, {"max_tokens": 1024, **example})
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
+from router_service.apis import openapi
 from router_service.apis.api import (
     AnswerWriter,
     Api,
@@ -24,9 +25,7 @@ from router_service.apis.responses import (
     chat_form,
     request_reader,
     request_writer,
-    schema,
 )
-from router_service.apis.responses.keep_alive import ResponsesKeepAlive
 
 _PARAMETERS = {
     "max_completion_tokens": "max_output_tokens",
@@ -71,9 +70,8 @@ class ResponsesApi(OpenAIApi):
     find_proofs = staticmethod(answer_reader.find_proofs)
     record = staticmethod(answer_reader.ResponsesRecord)
     read_usage = staticmethod(answer_reader.read_usage)
-    request_schema = staticmethod(schema.request_schema)
     continued = staticmethod(chat_form.read_continued)
-    keep_alive = staticmethod(ResponsesKeepAlive)
+    keep_alive = staticmethod(answer_writer.ResponsesKeepAlive)
 
     def parse(self, chat_body: Mapping[str, Json]) -> ChatRequest:
         """Return what the router needs of a body, whose items it reads as chat messages."""
@@ -92,6 +90,29 @@ class ResponsesApi(OpenAIApi):
         if isinstance(items, str):
             items = [{"type": "message", "role": "user", "content": items}]
         return {**body, "input": [*as_list(items), {"type": TRIGGER}]}
+
+    def request_schema(self, *, is_counted: bool = False) -> openapi.RequestSchema:
+        """Return the OpenAPI schema of a request; other fields are forwarded too."""
+        item = {"type": "object", "properties": {"type": openapi.STRING, "role": openapi.STRING}}
+        stored = "A stored response to continue; its provider answers."
+        schema = openapi.object_with(
+            "model input",
+            model=openapi.MODEL,
+            input={"anyOf": [openapi.STRING, openapi.array_of(item, minItems=1)]},
+            instructions={"type": ["string", "null"]},
+            tools=openapi.array_of(
+                {"type": "object", "required": ["type"]}, description=openapi.TOOLS
+            ),
+            previous_response_id={"type": ["string", "null"], "description": stored},
+            stream={"type": ["boolean", "null"], "description": openapi.STREAM},
+        )
+        tool = {"type": "function", **openapi.EXAMPLE_TOOL["function"]}
+        example = {
+            "model": "switchcraft",
+            "input": openapi.EXAMPLE_TURN["content"],
+            "tools": [tool],
+        }
+        return openapi.RequestSchema(schema, example)
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
         """Yield the fields of a client's request that this API cannot express."""

@@ -19,8 +19,8 @@ from botocore.credentials import ReadOnlyCredentials
 from botocore.eventstream import EventStreamBuffer
 from botocore.session import Session
 
+from router_service.apis.converse.answer_reader import STATUSES
 from router_service.apis.converse.api import CONVERSE
-from router_service.apis.converse.error import STATUSES
 from router_service.apis.messages.api import MESSAGES
 from router_service.settings import Deployment
 from router_service.settings.platforms import Bedrock, secret_texts

@@ -10,7 +10,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
-from router_service.serving.accepting import Acceptor
+from router_service.serving.server import Acceptor
 from tests.serving import wait_for_async
 
 pytestmark = pytest.mark.anyio

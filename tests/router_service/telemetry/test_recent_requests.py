@@ -13,8 +13,8 @@ from router_service.core.record import Record, RequestOutcome
 from router_service.database.engine import Database
 from router_service.database.schema import recent_requests
 from router_service.settings import DatabaseSettings, UsageSettings
-from router_service.telemetry.recent_requests import RecentRequests
-from router_service.telemetry.request_lists import (
+from router_service.telemetry.recent_requests import (
+    RecentRequests,
     RequestQuery,
     read_conversation,
     read_page,
