@@ -78,7 +78,7 @@ class Decision:
     probabilities: Mapping[str, float]
     """Probability of a correct answer, by arm."""
     cost_usd: Mapping[str, float]
-    """Expected cost of the request, by arm."""
+    """Expected cost of a request of average length by arm; inside a tool loop, of this request."""
     policy: str
     reason: Reason
     packed_tokens: int
@@ -434,7 +434,8 @@ class Router:
         if expects_text and len(candidates) == 1 and candidates[0].is_text:
             return Step(candidates[0].arm, (), {}, 0.0, unverified=UnverifiedReason.TEXT)
         expects_text = expects_text and not candidates
-        costs_usd, seconds_of = self._cost_of_arm_usd, self._seconds_of_arm
+        costs_usd = {**self._cost_of_arm_usd, **state.costs_usd}
+        seconds_of = self._seconds_of_arm
         column_of = self._column_of_arm
         asked = [*(candidate.arm for candidate in state.candidates), *state.failed]
         left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
@@ -495,11 +496,15 @@ class Router:
             expects_text=expects_text,
             unverified=UnverifiedReason.UNGROUNDED if step.accept in ungrounded else None,
             ungrounded={manifest.arms[column]: paths for column, paths in ungrounded.items()},
-            stop=None if step.accept is None else self._stop(step, able, excluded),
+            stop=None if step.accept is None else self._stop(step, able, excluded, costs_usd),
         )
 
     def _stop(
-        self, step: NextStep, able: Sequence[str], excluded: Mapping[str, StopReason]
+        self,
+        step: NextStep,
+        able: Sequence[str],
+        excluded: Mapping[str, StopReason],
+        costs_usd: Mapping[str, float],
     ) -> VerificationStop:
         """Return why a step accepts a candidate, by the arms that it might have asked."""
         if step.left_out is None:
@@ -510,7 +515,7 @@ class Router:
             reason=excluded.get(arm, StopReason.NOT_WORTH),
             arm=arm,
             expected_gain=step.left_out_gain,
-            expected_cost_usd=self._cost_of_arm_usd[arm],
+            expected_cost_usd=costs_usd[arm],
         )
 
     def policy(

@@ -201,7 +201,7 @@ class DecisionRecord(StoredRecord):
         validation_alias=AliasChoices("expected_cost_usd", "cost_usd"),
         serialization_alias="cost_usd",
     )
-    """Expected cost of the request, by arm."""
+    """Expected cost of a request of average length by arm; inside a tool loop, of this request."""
     packed_tokens: int | None = None
     stream: bool
     status: int

@@ -219,5 +219,5 @@ async def _within_budget(gateway: Gateway, call: Call, plan: Plan) -> None:
         plan.planner.within(plan, allowance_usd)
     if is_verified and allowance_usd < call.limits.max_cost_usd and plan.decision is not None:
         # The cheapest arm may always be asked.
-        cheapest_usd = min(plan.decision.cost_usd.values())
+        cheapest_usd = min(plan.costs_usd().values())
         call.limits = replace(call.limits, max_cost_usd=max(allowance_usd, cheapest_usd))

@@ -179,6 +179,11 @@ class Plan:
         least_usd = min(_cost_usd(request, model, output_tokens=0) for model in models)
         return ExpectedCost(usd, min(usd, least_usd), sum(most_usd[:max_answers]))
 
+    def costs_usd(self) -> Mapping[str, float]:
+        """Return what this request is expected to cost with each arm of the decision."""
+        assert self.decision is not None  # noqa: S101 - for types; only called for routed requests
+        return {arm: self.planner.cost_usd(self, arm) for arm in self.decision.ranking}
+
     @property
     def router_failed(self) -> bool:
         """Whether the release that should have decided failed to decide."""
@@ -694,7 +699,7 @@ class Planner:
             plan.reason = plan.reason if models[0] == plan.models[0] else Reason.BUDGET
             plan.models = models
             return
-        costs_usd = {arm: self.cost_usd(plan, arm) for arm in decision.ranking}
+        costs_usd = plan.costs_usd()
         arms = [arm for arm in decision.ranking if costs_usd[arm] <= allowance_usd]
         arms = arms or [min(decision.ranking, key=lambda arm: usual_usd[arm])]
         if arms[0] == decision.arm:

@@ -50,8 +50,9 @@ _log = logging.getLogger("switchcraft.verification")
 
 def check_limits(plan: Plan, limits: VerificationLimits) -> None:
     """Raise InvalidRequestError if no arm may be asked within the limits."""
-    assert plan.decision is not None  # noqa: S101 - for types; plans with `verified` have one
-    costs_usd = plan.decision.cost_usd
+    if limits.max_cost_usd == math.inf:
+        return
+    costs_usd = plan.costs_usd()
     cheapest = min(costs_usd, key=costs_usd.__getitem__)
     if costs_usd[cheapest] > limits.max_cost_usd:
         raise InvalidRequestError(
@@ -87,6 +88,7 @@ class Verification:
         self._policy = plan.verified
         self._decision = plan.decision
         self._prediction = plan.prediction
+        self._costs_usd = plan.costs_usd()
         self._models: Mapping[str, Model] = plan.planner.models_by_arm(plan.decision)
         self._upstreams = upstreams
         self._decisions = decisions
@@ -145,6 +147,7 @@ class Verification:
             candidates=[ArmAnswer(arm, each.answer) for arm, each in complete.items()],
             failed=self._call.asked.keys() - complete.keys(),
             limits=self._limits,
+            costs_usd=self._costs_usd,
             elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
         )
 
@@ -202,7 +205,7 @@ class Verification:
                 reason=self._arms_left()[1].get(arm, StopReason.MAX_COST),
                 arm=arm,
                 expected_gain=step.expected_gain,
-                expected_cost_usd=self._decision.cost_usd[arm],
+                expected_cost_usd=self._costs_usd[arm],
             )
         self._call.stop = stop
         unverified = step.unverified
@@ -223,9 +226,9 @@ class Verification:
         allowed: list[str] = []
         for arm in arms:
             is_few = len(allowed) < asks_left
-            if arm in left and is_few and self._decision.cost_usd[arm] <= left_usd:
+            if arm in left and is_few and self._costs_usd[arm] <= left_usd:
                 allowed.append(arm)
-                left_usd -= self._decision.cost_usd[arm]
+                left_usd -= self._costs_usd[arm]
         return allowed
 
     @property
@@ -261,7 +264,7 @@ class Verification:
                 excluded[arm] = StopReason.MAX_CANDIDATES
             elif left_s <= 0:
                 excluded[arm] = end
-            elif self._decision.cost_usd[arm] > left_usd:
+            elif self._costs_usd[arm] > left_usd:
                 excluded[arm] = StopReason.MAX_COST
             elif self._ends_s[arm] <= now_s:
                 excluded[arm] = StopReason.DEADLINE

@@ -64,6 +64,8 @@ class VerificationState:
     failed: Collection[str] = ()
     """Arms that were asked and gave no answer."""
     limits: VerificationLimits = NO_LIMITS
+    costs_usd: Mapping[str, float] = field(default_factory=dict)
+    """What this request is expected to cost with each arm; without it, what a usual one costs."""
     elapsed_s: float = 0.0
     """Time since the first candidate was complete."""
     grounded_tools: Collection[str] = ()

@@ -75,6 +75,24 @@ def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGate
     assert calls(house.sandbox).get("large", 0) == before, "only `large` would cost more"
 
 
+def test_limit_of_cost_counts_the_length_of_the_prompt(house: VerifyingGateway) -> None:
+    """The limit holds for a long prompt, which costs many times as much as a usual one."""
+    limit_usd = 0.02
+    headers = VERIFIED | {"x-switchcraft-max-cost-usd": str(limit_usd)}
+    usual = house.record(house.ask(x_switchcraft_max_cost_usd=str(limit_usd)))
+    assert [arm for arm, *_ in candidates(usual)] == list(ARMS)
+    system = {"role": "system", "content": "Answer the traveller's question. " * 2_000}
+    body = BODY | {"messages": [system, *BODY["messages"]]}
+    response = house.http.post(CHAT, json=body, headers=headers)
+    long = house.record(response)
+    assert [arm for arm, *_ in candidates(long)] == ["small"]
+    assert long["actual_cost_usd"] < limit_usd
+    refused = house.http.post(
+        CHAT, json=body, headers=headers | {"x-switchcraft-max-cost-usd": "0.002"}
+    )
+    assert refused.json()["error"]["code"] == "cost_limit_too_low"
+
+
 def test_failing_verifier_delivers_the_likeliest_candidate(
     house: VerifyingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
