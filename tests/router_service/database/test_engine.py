@@ -136,7 +136,7 @@ def test_frozen_server_is_noticed(
     server: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that answers nothing is an error after the time limit; afterwards it works again."""
-    monkeypatch.setattr(TimeLimitedConnection, "answer_timeout_s", 1.0)
+    monkeypatch.setattr(TimeLimitedConnection, "answer_timeout_s", 4.0)
     monkeypatch.setattr(limits, "CONNECT_TIMEOUT_S", 2)  # psycopg's least
     with closing(Database(server.create())) as database:
         database.prepare()

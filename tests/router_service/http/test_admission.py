@@ -18,7 +18,7 @@ from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import PROBABILITIES, FakeRouter
 from tests.gateways import metric
-from tests.serving import Sandbox, connected, post_bytes, served, wait_for
+from tests.serving import WAIT_S, Sandbox, connected, post_bytes, served, wait_for
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def test_stalled_uploads_of_one_key_leave_room_for_others(
         head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-api-key: {keys['a']}\r\n"
         stalled = f"{head}content-length: {size + 1}\r\n\r\n".encode() + b"x" * size
         uploads = [stack.enter_context(connected(url, stalled)) for _ in range(count)]
-        refused, _, _ = select.select(uploads, [], [], 5)
+        refused, _, _ = select.select(uploads, [], [], WAIT_S)
         assert refused
         assert refused[0].recv(1000).startswith(b"HTTP/1.1 429")
         response = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": keys["b"]})

@@ -17,7 +17,7 @@ from router_service.settings import ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.gateways import gateway_client, metric
-from tests.serving import Sandbox, connected, post_bytes, wait_for
+from tests.serving import WAIT_S, Sandbox, connected, post_bytes, wait_for
 
 
 @contextmanager
@@ -61,14 +61,14 @@ class PausedRouter(FakeRouter):
 
     def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
         """Wait, then decide."""
-        self.may_decide.wait(10)
+        self.may_decide.wait(WAIT_S)
         return super().predict(conversation, timer)
 
 
 def test_disconnect_before_the_decision_frees_the_slot(sandbox: Sandbox) -> None:
     """The slot is freed at once, whether the decision is queued or in progress."""
     router = PausedRouter()
-    server = ServerSettings(decision_threads=1)
+    server = ServerSettings(decision_threads=1, max_decision_wait_s=WAIT_S)
     settings = Settings.sandbox(sandbox.base_url, list(router.probabilities), server=server)
     before = sandbox.stats()
     with gateway_client(settings, router) as http:

@@ -21,6 +21,7 @@ from router_service.store.memory import LocalRecords, MemoryStore
 from router_service.store.records import Records
 from tests.bodies import ASK, BODY
 from tests.endpoints import CHAT
+from tests.serving import WAIT_S, wait_for_async
 from tests.stores import LIMITS, RemoteStore
 
 pytestmark = pytest.mark.anyio
@@ -113,10 +114,14 @@ async def test_a_slow_shared_store_does_not_delay_a_request() -> None:
     shared.answers.clear()
     records = Records(shared, ConversationState, pytest.fail)
     states = Conversations(memory(), records)
-    async with asyncio.timeout(5):
-        first = await states.begin(request, conversation_key(request, None, None))
-        assert first.state.arm is None
-        shared.answers.set()
-        second = await states.begin(request, conversation_key(request, None, None))
-        assert second.state.arm == "small"
+
+    async def last_arm() -> str | None:
+        turn = await states.begin(request, conversation_key(request, None, None))
+        return turn.state.arm
+
+    async with asyncio.timeout(WAIT_S):
+        assert await last_arm() is None
+    shared.answers.set()
+    await wait_for_async(last_arm, "the state serves a request")
+    assert await last_arm() == "small"
     await states.aclose()

@@ -10,7 +10,7 @@ import pytest
 
 from router_service.core.errors import OverloadedError
 from router_service.requests.limits import LARGE_BYTES, DecisionQueue
-from tests.serving import wait_for_async
+from tests.serving import WAIT_S, wait_for_async
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ class Work:
 
         def work() -> str:
             self.started.append(name)
-            event.wait(10)
+            event.wait(WAIT_S)
             return name
 
         return work
@@ -46,7 +46,7 @@ class Work:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return once a condition holds; fail if it does not within 5 s."""
+    """Return once a condition holds; fail if it does not in time."""
 
     async def holds() -> bool:
         return condition()
@@ -57,7 +57,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_callers_share_processor_time() -> None:
     """A caller with long decisions gets as much time as one with short ones, not as many turns."""
     work = Work()
-    queue = DecisionQueue(1, 100, 10.0, lambda: work.used_s)
+    queue = DecisionQueue(1, 100, WAIT_S, lambda: work.used_s)
     names = [*(f"long{i}" for i in range(4)), *(f"short{i}" for i in range(6))]
 
     def decide(name: str) -> str:
@@ -83,7 +83,7 @@ async def test_callers_share_processor_time() -> None:
 
 async def test_large_bodies_do_not_occupy_all_threads() -> None:
     """They are read one after the other, while small ones have their own threads."""
-    queue, work = DecisionQueue(1, 10, 10.0), Work()
+    queue, work = DecisionQueue(1, 10, WAIT_S), Work()
     sizes = {"large0": LARGE_BYTES + 1, "large1": LARGE_BYTES + 1, "small": LARGE_BYTES}
     tasks = [asyncio.create_task(queue.run("a", sizes[n], work.named(n))) for n in sizes]
     await work.has_started(2)
@@ -95,7 +95,7 @@ async def test_large_bodies_do_not_occupy_all_threads() -> None:
 
 async def test_full_queue_has_room_for_callers_with_few_decisions() -> None:
     """The caller with most decisions loses its latest; one that would exceed it is refused."""
-    queue, work = DecisionQueue(1, 4, 10.0), Work()
+    queue, work = DecisionQueue(1, 4, WAIT_S), Work()
     running = asyncio.create_task(queue.run("a", 0, work.named("running")))
     await work.has_started(1)
     flood = [asyncio.create_task(queue.run("a", 0, work.named("flood"))) for _ in range(4)]
