@@ -70,15 +70,15 @@ def record_of(
     return record
 
 
-def listed_requests(http: httpx.Client, count: int = 1) -> list[dict[str, Any]]:
-    """Return the page's list of requests, newest first, once it has this many."""
+def listed_requests(http: httpx.Client) -> list[dict[str, Any]]:
+    """Return the page's list of requests, newest first, once it has one."""
 
     def read() -> list[dict[str, Any]]:
         answer = http.get("/ui/api/traffic/requests").json()
         found: list[dict[str, Any]] = answer.get("requests", [])  # none while the database is busy
         return found
 
-    wait_for(lambda: len(read()) >= count, "the requests have ended and are listed")
+    wait_for(read, "a request has ended and is listed")
     return read()
 
 

@@ -34,14 +34,14 @@ ONE_TRY = UpstreamSettings(
 """No retries, no fallbacks, and breakers that never open: a test's faults affect only itself."""
 
 
-def wait_for(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) -> None:
-    """Return once a condition holds; fail if it does not within `wait_s`."""
-    deadline = time.monotonic() + wait_s
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Return once a condition holds; fail if it does not within `WAIT_S`."""
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         if condition():
             return
         time.sleep(0.01)
-    raise AssertionError(f"waited {wait_s} s in vain: {what}")
+    raise AssertionError(f"waited {WAIT_S} s in vain: {what}")
 
 
 async def wait_for_async(condition: Callable[[], Awaitable[object]], what: str) -> None:

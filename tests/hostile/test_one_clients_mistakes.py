@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from router_service.core.keys import new_key
@@ -26,7 +26,6 @@ from router_service.settings import (
     Model,
     RetrySettings,
     Settings,
-    Timeouts,
     UpstreamSettings,
 )
 from tests.bodies import ASK, BODY, CHAT
@@ -72,7 +71,13 @@ class Provider:
         if not body.get("stream"):
             message = {"role": "assistant", "content": "good"}
             return JSONResponse({"choices": [{"message": message}], "usage": USAGE})
-        return StreamingResponse(self._events(body), media_type="text/event-stream")
+        used: dict[str, object] = {"choices": [], "usage": USAGE}
+        return events(
+            {"choices": [{"index": 0, "delta": {"content": "good"}}]},
+            *([used] if body.get("stream_options") else ()),
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+            is_whole=True,
+        )
 
     def _wrong_with_options(self, request: Request, body: dict[str, Any]) -> str | None:
         if request.url.path == "/v1/completions":
@@ -84,31 +89,17 @@ class Provider:
         unknown = body["stream_options"].keys() - {"include_usage"}
         return f"Unknown parameter: 'stream_options.{unknown}'" if unknown else None
 
-    async def _events(self, body: dict[str, Any]) -> AsyncIterator[str]:
-        yield 'data: {"choices":[{"index":0,"delta":{"content":"good"}}]}\n\n'
-        if "silence" in str(body):
-            await anyio.sleep(5)
-        if "trickle" in str(body):
-            for _ in range(200):
-                await anyio.sleep(0.02)
-                yield ": still here\n\n"
-        if body.get("stream_options"):
-            yield f"data: {json.dumps({'choices': [], 'usage': USAGE})}\n\n"
-        yield 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
-        yield "data: [DONE]\n\n"
 
-
-def refusal(status: int, message: str, code: object = None, **headers: str) -> Response:
+def refusal(status: int, message: str) -> Response:
     """Return an error in OpenAI's form."""
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return JSONResponse({"error": error}, status, headers)
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status)
 
 
-def events(*data: dict[str, object]) -> Response:
-    """Return a stream of events."""
-    return Response(
-        "".join(f"data: {json.dumps(item)}\n\n" for item in data), media_type="text/event-stream"
-    )
+def events(*data: dict[str, object], is_whole: bool = False) -> Response:
+    """Return a stream of events, and its end if it is whole."""
+    texts = [json.dumps(item) for item in data] + ["[DONE]"] * is_whole
+    return Response("".join(f"data: {text}\n\n" for text in texts), media_type="text/event-stream")
 
 
 ANSWERS: dict[str, Callable[[], Response]] = {
@@ -150,14 +141,12 @@ class GatewayWithProvider:
 
 @contextmanager
 def serve_gateway(
-    *, has_keys: bool = True, timeouts: Timeouts | None = None, max_connections: int = 500
+    *, has_keys: bool = True, max_connections: int = 500
 ) -> Iterator[GatewayWithProvider]:
     """Serve a gateway with one deployment, whose circuit opens at the second failure."""
     provider = Provider()
     with served(provider.app) as upstream:
-        place = Deployment(
-            upstream_model="m", base_url=f"{upstream}/v1", timeouts=timeouts or Timeouts()
-        )
+        place = Deployment(upstream_model="m", base_url=f"{upstream}/v1")
         models = tuple(Model(name=arm, deployments=(place,)) for arm in FakeRouter().probabilities)
         keys = {name: SecretStr(key) for name, key in KEYS.items()} if has_keys else {}
         upstreams = UpstreamSettings(

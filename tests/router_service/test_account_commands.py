@@ -46,13 +46,13 @@ def run(url: str, capsys: pytest.CaptureFixture[str]) -> Run:
     return run_command
 
 
-def find(url: str, secret: str, permission: Permission = Permission.CALL) -> Key | None:
+def find(url: str, secret: str) -> Key | None:
     """Return the key that a gateway with this database finds."""
     database = Database(url)
     stored = StoredKeys()
     stored.refresh(database)
     database.close()
-    return KeyRing([], stored).find(secret.encode(), permission)
+    return KeyRing([], stored).find(secret.encode(), Permission.CALL)
 
 
 def show(run: Run, name: str, kind: str = "keys") -> dict[str, Any]:

@@ -93,18 +93,10 @@ def test_failing_canary_request_refuses_the_artifact(copy: Path) -> None:
     assert arm in str(caught.value)
 
 
-def with_gpu_graph(directory: Path, probabilities: dict[str, float] | None = None) -> Path:
-    """Give an artifact a graph for GPUs, and its canary requests `probabilities` of that graph.
-
-    Return the graph's path. The graph is that for CPUs, so that both predict the same.
-    """
+def with_gpu_graph(directory: Path) -> Path:
+    """Give an artifact a graph for GPUs, which is that for CPUs, and return its path."""
     graph = directory / "model.fp16.onnx"
     shutil.copyfile(directory / "model.int8.onnx", graph)
-    if probabilities is not None:
-        path = directory / CANARIES
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        added = {"by_device": {"cuda": probabilities}}
-        path.write_text("".join(json.dumps(row | added) + "\n" for row in rows))
     models = {"cpu": "model.int8.onnx", "cuda": graph.name}
     edit_manifest(directory, models=models, files=file_hashes(directory))
     return graph

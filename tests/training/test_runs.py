@@ -164,7 +164,7 @@ def test_run_continues_after_a_full_disk_and_after_a_kill(
             assert killed.poll() is None, "the run ended before it could be killed"
             return bool(list(out.glob("work/checkpoints/*/finished.safetensors")))
 
-        wait_for(has_finetuned, "the encoder is fine-tuned", 100)
+        wait_for(has_finetuned, "the encoder is fine-tuned")
         killed.kill()
     assert killed.returncode == -signal.SIGKILL
     assert not (out / "artifact" / MANIFEST).exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 from router_service.serving.app import create_app
-from router_service.settings import Deployment, Model, RouterSettings, Settings
+from router_service.settings import Deployment, Model, Settings
 from tests.bodies import RESPONSES_BODY
 from tests.fakes import FakeRouter
 from tests.sandbox import run_in_thread
@@ -14,7 +14,7 @@ from tests.serving import Sandbox, served
 RESPONSES = "/v1/responses"
 
 
-def served_at(*urls: str, pass_through: str | None = None) -> Settings:
+def served_at(*urls: str) -> Settings:
     """Return settings whose arms have a deployment of equal weight at each of these upstreams."""
     return Settings(
         models=tuple(
@@ -24,7 +24,6 @@ def served_at(*urls: str, pass_through: str | None = None) -> Settings:
             )
             for arm in FakeRouter().probabilities
         ),
-        router=RouterSettings(pass_through=pass_through),
     )
 
 

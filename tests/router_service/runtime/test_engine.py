@@ -80,9 +80,9 @@ class BrokenRouter(FakeRouter):
         raise RuntimeError("the graph is damaged")
 
 
-def planner(router: FakeRouter, settings: Settings = SETTINGS) -> Planner:
+def planner(router: FakeRouter) -> Planner:
     """Return a planner for a router."""
-    return make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
+    return make_planner(SETTINGS, router, Pool.build(SETTINGS, router.artifact.manifest))
 
 
 STABLE = {"small": 0.9, "medium": 0.9, "large": 0.9}

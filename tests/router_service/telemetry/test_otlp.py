@@ -28,13 +28,11 @@ DROPPED = 'switchcraft_lost_records_total{kind="spans",reason="failed"}'
 
 
 @contextmanager
-def traced(
-    sandbox: Sandbox, tracing: TracingSettings, router: FakeRouter | None = None
-) -> Iterator[httpx.Client]:
+def traced(sandbox: Sandbox, tracing: TracingSettings) -> Iterator[httpx.Client]:
     """Serve a gateway that sends spans; leaving the block sends the waiting ones."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     settings = settings.model_copy(update={"tracing": tracing})
-    with gateway_client(settings, router or FakeRouter()) as http:
+    with gateway_client(settings, FakeRouter()) as http:
         yield http
 
 

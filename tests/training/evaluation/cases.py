@@ -108,15 +108,13 @@ def simulated_experiment(queries: int = 300, skill: float = 1.0, seed: int = 0) 
     return Experiment(table, probabilities, costs_usd, {"default": "drift=0.1"})
 
 
-def copy_shipped(
-    directory: Path, learned: LearnedQueries | None, source: Path = SHIPPED
-) -> Artifact:
-    """Copy a shipped artifact with other queries that it has learned from, or without any."""
-    shutil.copytree(source, directory)
+def copy_shipped(directory: Path, learned: LearnedQueries | None) -> Artifact:
+    """Copy the shipped artifact with other queries that it has learned from, or without any."""
+    shutil.copytree(SHIPPED, directory)
     for name in (LEARNED, LEARNED_TOOLS):
         (directory / name).unlink(missing_ok=True)
     if learned is not None:
         learned.write(directory)
-    manifest = Artifact.load(source).manifest
+    manifest = Artifact.load(SHIPPED).manifest
     save_manifest(directory, manifest.model_copy(update={"files": file_hashes(directory)}))
     return Artifact.load(directory)

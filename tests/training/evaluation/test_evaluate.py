@@ -160,10 +160,10 @@ def test_unreachable_goal_has_no_rule_and_no_figures() -> None:
 QUERIES = 1_500
 
 
-def calibrated_predictions(seed: int = 0, arms: int = 3) -> tuple[Floats, Floats]:
+def calibrated_predictions() -> tuple[Floats, Floats]:
     """Return calibrated probabilities, and labels drawn from them, (queries, arms)."""
-    rng = np.random.default_rng(seed)
-    true = sigmoid(rng.normal(1.0, 1.5, (QUERIES, arms)))
+    rng = np.random.default_rng(0)
+    true = sigmoid(rng.normal(1.0, 1.5, (QUERIES, 3)))
     return true, (rng.random(true.shape) < true).astype(float)
 
 

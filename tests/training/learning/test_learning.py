@@ -208,7 +208,7 @@ def test_killed_run_goes_on(log: Path, config: Path, upstream: ModelUpstream) ->
     upstream.limit = before.total() + 30
     command = [sys.executable, "-m", "router_service.cli", "learn", str(log)]
     with subprocess.Popen([*command, "--config", str(config), "--yes"]) as process:
-        wait_for(lambda: upstream.asked.total() > upstream.limit, "it asks", 60)
+        wait_for(lambda: upstream.asked.total() > upstream.limit, "it asks")
         process.kill()
     upstream.limit = 1_000_000
     assert learn(log, config, "--yes") == 0

@@ -68,7 +68,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
         assert killed.poll() is None, (tmp_path / "killed.log").read_text()
         return bool(list(workspace.glob("checkpoints/*/epoch-000[3-9].pt")))
 
-    wait_for(has_checkpoints, "three epochs have passed", 800)
+    wait_for(has_checkpoints, "three epochs have passed")
     killed.kill()
     killed.wait()
     assert not (tmp_path / "killed").exists()
