@@ -9,7 +9,7 @@ from types import MappingProxyType
 from router_service.core.decision_record import BudgetChange, DecisionRecord
 from router_service.core.errors import PolicyError
 from router_service.core.reasons import Reason
-from router_service.core.record import Record
+from router_service.core.record import Ending, Record
 from router_service.policies.base import DRIFT_TOLERANCE, ChoiceFacts, Policy, most_probable
 from router_service.policies.registry import parse_policy
 from router_service.policies.verified import Verified, explain_candidate, explain_stop
@@ -94,7 +94,12 @@ def explanation_of(record: DecisionRecord | Record, labels: Mapping[str, str]) -
         arm = record.arm or ""
         sentence = explain_fallback(model, labels.get(arm, arm))
     elif reason in Verified.reasons and (candidates := record.candidates):
-        accepted = next((c for c in candidates if c.is_accepted), candidates[-1])
+        accepted = next((c for c in candidates if c.is_accepted), None)
+        if accepted is None:
+            has_left = record.ending == Ending.CLIENT_LEFT
+            return (
+                f"{model}: {'the client left before an' if has_left else 'no'} answer was accepted."
+            )
         label = arm_label(accepted.arm or "", accepted.model)
         sentence = explain_candidate(
             label,

@@ -178,6 +178,9 @@ def _record_of(call: Call) -> Record:
     attempts = call.attempts
     deployments = accepted.attempts or attempts
     reason, team = call.reason, call.key.team
+    # A client may leave, or a shutdown end the request, while candidates are checked.
+    was_tried = accepted.attempts or accepted.error is not None or not attempts
+    model = accepted.model.name if was_tried else attempts[-1].model
     record = Record(
         kind=RecordKind.PLANNED,
         id=call.decision_id,
@@ -189,7 +192,7 @@ def _record_of(call: Call) -> Record:
         latency_s=time.perf_counter() - call.started_s,
         key=call.key.name,
         team=None if team is None else team.name,
-        model=accepted.model.name,
+        model=model,
         trace_id=call.trace.trace_id,
         deployment=deployments[-1].deployment_id if deployments else None,
         attempts=len(attempts),

@@ -18,7 +18,7 @@ from tests.gateways import (
     verifying,
     with_models,
 )
-from tests.serving import Sandbox
+from tests.serving import Sandbox, wait_for
 
 ARMS = ("small", "medium", "large")
 
@@ -190,6 +190,25 @@ def test_total_time_is_one_deadline_for_all_attempts(sandbox: Sandbox, policy: s
         response = gateway.http.post(CHAT, json=BODY, headers=headers)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "upstream_timeout")
     assert sandbox.stats()["requests"] == before + 1
+
+
+def test_record_of_a_client_that_left_names_the_model_that_was_tried_last(
+    sandbox: Sandbox,
+) -> None:
+    """No candidate was accepted, so the explanation does not say that one is likely correct."""
+    settings = sandbox_settings(sandbox.base_url, verification={"keep_alive_s": 0.05})
+    with verifying(sandbox.base_url, settings) as gateway:
+        gateway.sandbox.set_faults("small", "hang")
+        before = calls(sandbox).get("small", 0)
+        with gateway.http.stream(
+            "POST", CHAT, json=BODY | {"stream": True}, headers=VERIFIED
+        ) as answer:
+            wait_for(lambda: calls(sandbox).get("small", 0) > before, "the first arm is asked")
+        record = gateway.record(answer)
+        gateway.sandbox.set_faults("small", "")
+    assert [each[0::3] for each in candidates(record)] == [("small", "cancelled")]
+    assert (record["ending"], record["model"]) == ("client_left", "small")
+    assert record["explanation"] == "small: the client left before an answer was accepted."
 
 
 TEXT_BODY = BODY | {"tool_choice": "none", "stream": True}
