@@ -181,8 +181,11 @@ def _check_router(settings: Settings) -> Iterator[Finding]:
     for note in pool_notes(pool, router.measured_prices):
         yield from _notes("router", note.lines)
     aliases = {**settings.aliases, **settings.router.known_aliases}
-    answered = "".join(f"; {alias} means {target}" for alias, target in aliases.items())
-    named = f"clients may name {', '.join(planner.names)}{answered}"
+    answered = [
+        f"; {name} means {target}" for name, target in aliases.items() if planner.has_name(target)
+    ]
+    names = [*planner.names, *(wildcard.pattern for wildcard in settings.wildcards)]
+    named = f"clients may name {', '.join(names)}{''.join(answered)}"
     yield Finding("names", Status.OK, named)
     verified_goals = settings.router.verification.allows_goals
     router.reach_goals(verified_goals=verified_goals)

@@ -582,7 +582,7 @@ class EventReader:
             self._answer.pass_on(is_short, take)
 
     async def _read_events(self) -> AsyncIterator[bytes]:
-        while chunk := await self._answer.read():
+        while chunk := await self._read_part():
             for start in range(0, len(chunk), MAX_READ_BYTES):
                 if start:
                     await asyncio.sleep(0)
@@ -600,6 +600,18 @@ class EventReader:
             yield rest
         if self._expects_json and not (self._is_done or self.error):
             self._check_end()
+
+    async def _read_part(self) -> bytes:
+        """Return the next part of the stream, or no bytes at its end.
+
+        A connection that breaks or hangs after the last event takes nothing from the answer.
+        """
+        try:
+            return await self._answer.read()
+        except UpstreamError:
+            if self.has_ended:
+                return b""
+            raise
 
     async def leave(self) -> None:
         """Wait for the end of the upstream's answer, so that its connection can be used again.

@@ -85,6 +85,14 @@ def test_unmeasured_models_are_no_arms_that_were_measured(tmp_path: Path) -> Non
     assert "`switchcraft onboard CONFIG` measures them" in details[1]
 
 
+def test_names_include_wildcards_and_no_alias_of_what_nobody_answers(tmp_path: Path) -> None:
+    """Without an arm, the router answers nothing, so that `claude-*` does not stand for it."""
+    path = tmp_path / "config.yaml"
+    model = "litellm_params: {model: 'openai/*', api_key: k}"
+    path.write_text(f"model_list: [{{model_name: 'openai/*', {model}}}]")
+    assert found(path)["names"].detail == "clients may name openai/*"
+
+
 def test_each_failure_is_found_although_others_came_before(tmp_path: Path) -> None:
     """A failed check does not end the others, and each says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -19,6 +19,7 @@ from tests.router_service.http.scripted import (
     Script,
     body_of,
     data,
+    exactly,
     stream,
     whole,
 )
@@ -176,6 +177,20 @@ def test_client_that_leaves_at_the_last_event_has_a_complete_answer(
     connections = script.upstream.connections
     assert script.ask(client, model=api.name).status_code == 200
     assert script.upstream.connections == connections
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_connection_that_breaks_after_the_last_event_leaves_a_complete_answer(
+    script: Script, api: Api
+) -> None:
+    """Some servers close the connection without the last chunk; the client gets no error event."""
+    *parts, _ = stream(BEGINNINGS[api] + ENDS[api])()
+    script.play(exactly(*parts))
+    answer = script.ask(api, model=api.name)
+    assert MARKS[api] in answer.content
+    assert events(answer.text)[-1].get("type") != "error"
+    assert not events(answer.text)[-1].get("error")
+    assert script.record(answer)["ending"] == "complete"
 
 
 WITHOUT_CALLS: list[tuple[Api, bool, bytes]] = [
