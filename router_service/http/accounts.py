@@ -70,10 +70,14 @@ def _body_of(spec: type[BaseModel], example: Document) -> Document:
 
 
 async def _read(request: Request, spec: type[S]) -> S:
-    """Return the body of a request; raises InvalidRequestError, which names the field."""
+    """Return the body of a request, in which each field may be missing if it has a default.
+
+    Raises InvalidRequestError, which names the field.
+    """
     body = await read_body(
         call_of(request), request.receive, gateway_of(request).server, MAX_BODY_BYTES
     )
+    body = body or b"{}"
     decode_object(body)  # refuses what pydantic accepts: NaN, and fields that are repeated
     try:
         return spec.model_validate_json(body, strict=True)

@@ -79,7 +79,7 @@ def test_names_in_paths_are_percent_encoded(admin: httpx.Client, name: str) -> N
     create(admin, name=name, team=name)
     assert admin.get(f"/admin/keys/{encoded}").json()["name"] == name
     assert admin.get("/admin/keys", params={"team": name}).json()["total"] == 1
-    assert admin.post(f"/admin/keys/{encoded}/rotate", json={}).json()["key"]["name"] == name
+    assert admin.post(f"/admin/keys/{encoded}/rotate").json()["key"]["name"] == name
     assert admin.delete(f"/admin/keys/{encoded}").json()["status"] == "revoked"
     assert admin.patch(f"/admin/teams/{encoded}", json={"owner": "x"}).json()["owner"] == "x"
     assert admin.delete(f"/admin/teams/{encoded}").status_code == 204
