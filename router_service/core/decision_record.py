@@ -179,7 +179,7 @@ class DecisionRecord(StoredRecord):
     attempts: int = 0
     """Number of deployments tried, including the last one."""
     arm: str | None = None
-    """The chosen arm of the artifact, or the arm whose candidate was accepted; None if the router
+    """The chosen arm of the artifact, or the arm that `model` is a candidate of; None if the router
     was not used."""
     release: str | None = None
     """The published release that decided, `stable` or `canary`; None if the router was not used."""

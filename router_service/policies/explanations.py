@@ -96,9 +96,10 @@ def explanation_of(record: DecisionRecord | Record, labels: Mapping[str, str]) -
     elif reason in Verified.reasons and (candidates := record.candidates):
         accepted = next((c for c in candidates if c.is_accepted), None)
         if accepted is None:
+            label = arm_label(record.arm or model, model)
             has_left = record.ending == Ending.CLIENT_LEFT
             return (
-                f"{model}: {'the client left before an' if has_left else 'no'} answer was accepted."
+                f"{label}: {'the client left before an' if has_left else 'no'} answer was accepted."
             )
         label = arm_label(accepted.arm or "", accepted.model)
         sentence = explain_candidate(

@@ -194,20 +194,27 @@ class Call:
         return Reason.FALLBACK if self.is_fallback else plan.reason
 
     @property
+    def named(self) -> Candidate:
+        """The candidate that records name: the accepted one, if an upstream was tried for it.
+
+        If no candidate of verification was accepted, it is the one whose error the client got, or
+        else the last that was tried.
+        """
+        accepted = self.accepted
+        tried = [each for each in self.candidates if each.attempts]
+        if accepted.attempts or not tried:
+            return accepted
+        return next((each for each in reversed(tried) if each.error is accepted.error), tried[-1])
+
+    @property
     def arm(self) -> str | None:
-        """The arm whose candidate was accepted, or else the chosen arm."""
-        return self.accepted.arm or (self.plan.decision.arm if self.plan.decision else None)
+        """The arm of the candidate that records name, or else the chosen arm."""
+        return self.named.arm or (self.plan.decision.arm if self.plan.decision else None)
 
     @property
     def attempts(self) -> list[Attempt]:
         """Deployments that were tried for all candidates."""
         return [attempt for candidate in self.candidates for attempt in candidate.attempts]
-
-    @property
-    def deployment_id(self) -> str | None:
-        """The deployment that answered, or that was tried last."""
-        attempts = self.accepted.attempts or self.attempts
-        return attempts[-1].deployment_id if attempts else None
 
     @property
     def cost_usd(self) -> float | None:

@@ -176,11 +176,8 @@ def _record_of(call: Call) -> Record:
     policy, decision, usage = plan.policy, plan.decision, accepted.usage
     error, conversation = accepted.error, plan.conversation
     attempts = call.attempts
-    deployments = accepted.attempts or attempts
     reason, team = call.reason, call.key.team
-    # A client may leave, or a shutdown end the request, while candidates are checked.
-    was_tried = accepted.attempts or accepted.error is not None or not attempts
-    model = accepted.model.name if was_tried else attempts[-1].model
+    named = call.named
     record = Record(
         kind=RecordKind.PLANNED,
         id=call.decision_id,
@@ -192,9 +189,9 @@ def _record_of(call: Call) -> Record:
         latency_s=time.perf_counter() - call.started_s,
         key=call.key.name,
         team=None if team is None else team.name,
-        model=model,
+        model=named.model.name,
         trace_id=call.trace.trace_id,
-        deployment=deployments[-1].deployment_id if deployments else None,
+        deployment=named.attempts[-1].deployment_id if named.attempts else None,
         attempts=len(attempts),
         arm=call.arm,
         reason=reason,

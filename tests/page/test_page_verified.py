@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -13,8 +14,9 @@ from router_service.artifact import FrontierPoint, Measure
 from router_service.serving.app import create_app
 from router_service.settings import VerificationSettings
 from router_service.verifier.graphs import VerifierSpec
+from tests.bodies import BODY, CHAT
 from tests.fakes import VerifyingRouter
-from tests.gateways import sandbox_settings
+from tests.gateways import VERIFIED, sandbox_settings
 from tests.page.watching import WIDTHS, Problems, check, open_playground
 from tests.sandbox import run_in_thread
 from tests.serving import Sandbox, served
@@ -138,6 +140,18 @@ def test_failed_candidate_shows_its_failure(page: Page) -> None:
     expect(failed).to_contain_text("No answer: error status")
     expect(failed).to_contain_text("Asked medium")
     expect(page.locator("#verification")).to_contain_text("2 models asked, 1 without an answer.")
+
+
+def test_list_says_of_failed_requests_only_how_many_models_were_asked(
+    page: Page, verifying: str
+) -> None:
+    """Nothing was accepted, so the list does not say that the verifier has accepted an answer."""
+    headers = VERIFIED | {"x-sandbox": "status=500"}
+    assert httpx.post(verifying + CHAT, json=BODY, headers=headers).status_code == 500
+    page.goto("/ui#live")
+    row = page.locator("#log tbody tr").first
+    expect(row).to_contain_text("error of the upstream; 3 models asked")
+    expect(row).not_to_contain_text("accepted")
 
 
 def test_slider_covers_measured_prices(page: Page) -> None:

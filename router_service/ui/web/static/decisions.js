@@ -96,9 +96,10 @@ export function causeText({ outcome, reason, error, candidates, status, ending }
     const isMistake = error.startsWith("invalid_") || MISTAKES.test(error);
     return isMistake ? "invalid request" : error.replaceAll("_", " ");
   }
-  const asked =
-    candidates === null ? "" : `, ${candidates} ${candidates === 1 ? "model" : "models"} asked`;
-  const text = reasonText(reason) + asked;
+  const asked = `${candidates || "no"} ${candidates === 1 ? "model" : "models"} asked`;
+  const isAccepted = outcome === "answered" || reason !== "verified";
+  const found = [...(isAccepted ? [reasonText(reason)] : []), ...(candidates === null ? [] : [asked])];
+  const text = found.join(", ") || asked;
   return outcome === "failed" ? `${failureText(error, ending)}; ${text}` : text;
 }
 
