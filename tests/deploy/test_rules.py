@@ -47,14 +47,24 @@ def test_every_alert_has_a_test() -> None:
     assert {check["alertname"] for check in checks if check["exp_alerts"]} == _alerts().keys()
 
 
-def test_counters_of_alerts_are_exported_before_the_first_event(sandbox: Sandbox) -> None:
+@pytest.fixture(scope="module")
+def shown(sandbox: Sandbox) -> str:
+    """Return the metrics of a new gateway."""
+    settings = Settings.sandbox(sandbox.base_url, ["small"])
+    with served(create_app(settings, FakeRouter())) as url:
+        return httpx.get(f"{url}/metrics").text
+
+
+def test_prometheus_reads_the_metrics(promtool: Path, shown: str) -> None:
+    """Promtool accepts what a gateway exports, and finds no fault in the names."""
+    run(promtool, "check", "metrics", text=shown)
+
+
+def test_counters_of_alerts_are_exported_before_the_first_event(shown: str) -> None:
     """A new gateway exports every counter that an alert uses, as 0.
 
     If a counter first appeared with the value 1, Prometheus would see no increase.
     """
-    settings = Settings.sandbox(sandbox.base_url, ["small"])
-    with served(create_app(settings, FakeRouter())) as url:
-        shown = httpx.get(f"{url}/metrics").text
     exprs = " ".join(alert["expr"] for alert in _alerts().values())
     counted = set(re.findall(r"increase\((switchcraft_\w+)", exprs))
     families = text_string_to_metric_families(shown)
