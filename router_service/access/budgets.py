@@ -167,15 +167,13 @@ class Budgets:
         on_refused: Callable[[str], None] = lambda _why: None,
         clock: Callable[[], float] = time.time,
         stale_s: float = STALE_S,
-        idle_s: float = IDLE_S,
     ) -> None:
         """Add the job to the thread.
 
         `on_refused` gets why a request was refused (`spent`, `reserved`, `unknown`). `clock`
-        returns Unix seconds. For `stale_s` and `idle_s`, see `STALE_S` and `IDLE_S`.
+        returns Unix seconds. For `stale_s`, see `STALE_S`.
         """
         self._stale_s = stale_s
-        self._idle_s = idle_s
         self._thread = thread
         self._settings = settings
         self._on_refused = on_refused
@@ -500,7 +498,7 @@ class Budgets:
         account.number += 1
         account.is_urgent = False
         account.next_s = now_s + (WRITE_S if unused_s < QUIET_S else QUIET_S)
-        account.keeps_unused = unused_s < self._idle_s and not self._is_closing
+        account.keeps_unused = unused_s < IDLE_S and not self._is_closing
         account.returns_unused = (
             account.state.is_wanted or bool(waiting) or not account.keeps_unused
         )

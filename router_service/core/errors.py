@@ -74,12 +74,11 @@ class OverloadedError(SwitchcraftError):
     false if the gateway's is.
     """
 
-    def __init__(
-        self, reason: str, problem: str, *, retry_after_s: int = 1, is_callers: bool = False
-    ) -> None:
-        super().__init__(f"{problem} Try again in {retry_after_s} s.")
+    retry_after_s = 1.0
+
+    def __init__(self, reason: str, problem: str, *, is_callers: bool = False) -> None:
+        super().__init__(f"{problem} Try again in 1 s.")
         self.reason = self.code = reason
-        self.retry_after_s = retry_after_s
         self.status, self.kind = (429, "requests") if is_callers else (503, "server_error")
 
 

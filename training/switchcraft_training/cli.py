@@ -18,7 +18,6 @@ from cyclopts import Parameter
 from router_service.command_line import create_command_line, read_command
 from router_service.core.errors import ConfigError, SwitchcraftError
 from switchcraft_training.checking.command import score
-from switchcraft_training.datasets.options import DATASETS, ImportOptions
 from switchcraft_training.errors import DataError
 from switchcraft_training.fetching.command import fetch
 from switchcraft_training.labelling.command import label
@@ -26,10 +25,12 @@ from switchcraft_training.onboarding.command import onboard, pool
 from switchcraft_training.options import (
     ARTIFACTS,
     DATA,
+    DATASETS,
     GATEWAYS,
     TRAINING,
     Data,
     DryRun,
+    ImportOptions,
     Processes,
 )
 from switchcraft_training.publishing.command import publish

@@ -227,7 +227,7 @@ class Bar:
     """Progress of a loop within the current stage; a context manager.
 
     `done` units were finished earlier. `is_hidden` shows nothing, for example in all processes
-    except the main one. In a log, a line follows the previous one after `log_every_s`.
+    except the main one. In a log, a line follows the previous one after `LOG_EVERY_S`.
     """
 
     def __init__(
@@ -238,7 +238,6 @@ class Bar:
         *,
         done: int = 0,
         is_hidden: bool = False,
-        log_every_s: float = LOG_EVERY_S,
     ) -> None:
         self._stages = _stages.get()
         title = self._stages.title
@@ -246,7 +245,6 @@ class Bar:
         self._what = f"{title}: {what}" if title else what
         self._total, self._unit, self._done, self._earlier = total, unit, done, done
         self._figures = ""
-        self._log_every_s = log_every_s
         self._started = self._logged = time.monotonic()
         is_terminal = sys.stderr.isatty()
         self._logs = not (is_hidden or is_terminal)
@@ -283,7 +281,7 @@ class Bar:
         self._done += done
         self._bar.update(done)
         now = time.monotonic()
-        if self._logs and now - self._logged >= self._log_every_s:
+        if self._logs and now - self._logged >= LOG_EVERY_S:
             self._logged = now
             unit_s = (now - self._started) / (self._done - self._earlier)
             left_s = unit_s * (self._total - self._done)

@@ -31,7 +31,7 @@ from router_service.verifier.answer_features import Question
 from router_service.verifier.steps import ArmAnswer, VerificationState
 from switchcraft_training.cli import main
 from switchcraft_training.errors import DataError
-from switchcraft_training.labelling.asking import CAPPED
+from switchcraft_training.labelling.run import CAPPED
 from switchcraft_training.learning.fitting import Line
 from switchcraft_training.learning.judging import (
     FAMILIAR,

@@ -28,18 +28,6 @@ EXAMPLE_LINE: Final = (
 _MSGSPEC_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 
 
-class _ExpectedCallJson(msgspec.Struct):
-    name: str
-    arguments: dict[str, list[Json]]
-    optional: list[str] = []
-    after: list[int] = []
-
-
-class _CallJson(msgspec.Struct):
-    name: str
-    arguments: dict[str, Json]
-
-
 class _Pair(msgspec.Struct):
     """One line of the input: tools, expected calls and a model's calls.
 
@@ -48,8 +36,8 @@ class _Pair(msgspec.Struct):
 
     id: str | int
     tools: list[msgspec.Raw]
-    expected: list[_ExpectedCallJson]
-    calls: list[_CallJson] | None
+    expected: tuple[ExpectedCall, ...]
+    calls: list[Call] | None
     any_call: bool = False
 
 
@@ -79,19 +67,7 @@ def _score(line: bytes, is_paraphrase: IsParaphrase | None) -> Mapping[str, Json
     except msgspec.DecodeError as exc:
         detail = f"{exc}; each line must be one JSON object, for example {EXAMPLE_LINE}"
         return _error("invalid_json", "", detail)
-    expected = Expected(
-        tuple(
-            ExpectedCall(
-                name=call.name,
-                arguments={name: tuple(values) for name, values in call.arguments.items()},
-                optional=frozenset(call.optional),
-                after=frozenset(call.after),
-            )
-            for call in pair.expected
-        ),
-        any_call=pair.any_call,
-    )
-    calls = None if pair.calls is None else [Call(c.name, c.arguments) for c in pair.calls]
+    expected = Expected(pair.expected, any_call=pair.any_call)
     try:
         tools: list[Tool] = []
         for index, raw in enumerate(pair.tools):
@@ -103,7 +79,7 @@ def _score(line: bytes, is_paraphrase: IsParaphrase | None) -> Mapping[str, Json
                 )
                 return {"id": pair.id, **_error("invalid_pair", f"tools[{index}]", problem)}
             tools.append(tool)
-        verdict = check(Toolbox(tools), expected, calls, is_paraphrase)
+        verdict = check(Toolbox(tools), expected, pair.calls, is_paraphrase)
     except SchemaError as exc:
         return {"id": pair.id, **_error("invalid_schema", "tools", exc.problem)}
     errors = [{"code": e.code, "path": e.path, "detail": e.detail} for e in verdict.errors]

@@ -15,9 +15,9 @@ from router_service.checker.toolbox import Call
 from router_service.core.errors import SchemaError
 from switchcraft_training.checking import check
 from switchcraft_training.data.splits import row_digest
-from switchcraft_training.datasets.options import DATASETS, ImportOptions
 from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, encode_row, write_rows
 from switchcraft_training.errors import DataError, RowError
+from switchcraft_training.options import DATASETS, ImportOptions
 from switchcraft_training.records import Judged
 
 DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]

@@ -12,7 +12,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from switchcraft_training.datasets.options import ImportOptions
 from switchcraft_training.decisions.log import read_log_with_quarantine
 from switchcraft_training.decisions.queries import (
     DATASET,
@@ -22,6 +21,7 @@ from switchcraft_training.decisions.queries import (
     write_queries,
 )
 from switchcraft_training.errors import DataError
+from switchcraft_training.options import ImportOptions
 
 NOTHING = (
     "No decision can be used for training, because that needs logged requests and verdicts. Set"

@@ -40,9 +40,14 @@ from switchcraft_training.evaluation.calibration import (
     CalibrationStudy,
     calibration_figures,
 )
-from switchcraft_training.evaluation.evaluate import Evaluation, Experiment, evaluate
+from switchcraft_training.evaluation.evaluate import (
+    Evaluation,
+    Experiment,
+    Variant,
+    compare_variants,
+    evaluate,
+)
 from switchcraft_training.evaluation.frontier import GoalResult, validate_goals
-from switchcraft_training.evaluation.variants import Variant, compare_variants
 from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch
 

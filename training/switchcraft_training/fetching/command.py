@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from router_service.command_line import SEVERAL
 from router_service.core.errors import ConfigError
-from switchcraft_training.fetching.git import AGAIN
+from switchcraft_training.fetching.downloads import AGAIN
 from switchcraft_training.fetching.sources import RECORDINGS
 from switchcraft_training.storage import explaining_failed_writes
 

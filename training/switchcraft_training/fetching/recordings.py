@@ -18,8 +18,12 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from switchcraft_training.errors import DataError, FetchError
-from switchcraft_training.fetching.git import PinnedCommit, git_object_id
-from switchcraft_training.fetching.packages import download_wheel, read_wheel
+from switchcraft_training.fetching.downloads import (
+    PinnedCommit,
+    download_wheel,
+    git_object_id,
+    read_wheel,
+)
 from switchcraft_training.fetching.sources import Files, Package, PublicRecording, Repository
 from switchcraft_training.progress import Bar
 from switchcraft_training.storage import complete_file

@@ -60,9 +60,8 @@ def label(
     # Imported here because other commands do not need an HTTP client.
     from switchcraft_training.datasets.rows import read_rows
     from switchcraft_training.labelling.answers import ANSWERS, FAILURES
-    from switchcraft_training.labelling.asking import AGAIN, COMPLETE, INTERRUPTED, ask_all
     from switchcraft_training.labelling.pool import load_pool
-    from switchcraft_training.labelling.run import Plan
+    from switchcraft_training.labelling.run import AGAIN, COMPLETE, INTERRUPTED, Plan, ask_all
     from switchcraft_training.labelling.sender import EndpointClients
     from switchcraft_training.labelling.store import RunIdentity, Store
 

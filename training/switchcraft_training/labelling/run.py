@@ -1,15 +1,21 @@
-"""A labelling run: asks all unanswered questions within limits, and saves each answer."""
+"""A labelling run: asks all unanswered questions within limits, and saves each answer.
+
+`ask_all` runs it on the console: progress bar, Ctrl-C, and what to do if questions are left.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import signal
 from asyncio import TaskGroup
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Event
+from typing import Final
 
 from aiolimiter import AsyncLimiter
 from tenacity import (
@@ -43,6 +49,11 @@ STOP_AFTER_FAILURES = 20
 the pool's parameters."""
 
 _BACKOFF = wait_random_exponential(multiplier=1, max=60)
+
+COMPLETE, FAILED, CAPPED, INTERRUPTED = 0, 1, 3, 130
+"""Exit statuses: all questions answered, some questions failed, spending cap reached, Ctrl-C."""
+
+AGAIN: Final = "run the same command again to continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,3 +331,48 @@ def _wait_s(state: RetryCallState) -> float:
 def _result_of(state: RetryCallState) -> RequestResult | None:
     result: RequestResult | None = state.outcome.result() if state.outcome else None
     return result
+
+
+async def ask_all(
+    plan: Plan, store: Store, sender: Sender, cap_usd: float | None, remedy: str = ""
+) -> tuple[int, str]:
+    """Ask all unanswered questions; return the exit status, and advice if questions are left.
+
+    The first Ctrl-C waits for the requests in flight, the second abandons them. `remedy` says what
+    else to do than to raise the cap.
+    """
+    for name in ("httpx", "httpx2", "openai"):
+        # These libraries log a line for each request, which would break the progress bar.
+        logging.getLogger(name).setLevel(logging.WARNING)
+    answered, spending = store.answered(), store.spending()
+    spent_usd = spending.answered_usd + spending.lost_usd
+    unanswered = plan.count_unanswered(answered)
+    total = len(plan.rows) * len(plan.pool.pool) * plan.attempts
+    budget = SpendingBudget(cap_usd, spent_usd)
+    loop = asyncio.get_running_loop()
+    with ProgressBar(unanswered, total - unanswered.total(), spent_usd) as progress:
+        run = LabellingRun(plan, store, sender, budget, progress)
+
+        def end_run() -> None:
+            loop.remove_signal_handler(signal.SIGINT)
+            run.end()
+            progress.print_line("Waiting for requests in flight; press Ctrl-C to abandon them.")
+
+        loop.add_signal_handler(signal.SIGINT, end_run)
+        try:
+            await run.run(answered)
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+    if run.is_ending:
+        return INTERRUPTED, f"Interrupted; {AGAIN}."
+    if budget.refused_usd is not None:
+        return CAPPED, (
+            f"Stopped below the spending cap of {cap_usd} USD: {budget.spent_usd:.4f} USD are"
+            f" spent, and the next request may cost {budget.refused_usd:.4f} USD. Raise the cap"
+            f"{remedy}; {AGAIN}."
+        )
+    if run.stopped:
+        return FAILED, f"Stopped: {', '.join(run.stopped)}. Fix the errors above; {AGAIN}."
+    if progress.failed:
+        return FAILED, f"{progress.failed} questions have no answer; {AGAIN} and retry them."
+    return COMPLETE, ""

@@ -14,9 +14,8 @@ import orjson
 
 from switchcraft_training.datasets.rows import read_lines
 from switchcraft_training.labelling.answers import ANSWERS, QuestionKey, answer_from_json
-from switchcraft_training.labelling.asking import ask_all
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
-from switchcraft_training.labelling.run import Plan
+from switchcraft_training.labelling.run import Plan, ask_all
 from switchcraft_training.labelling.sender import GivenSender, Post
 from switchcraft_training.labelling.store import RunIdentity, Store
 from switchcraft_training.learning.judging import Answers

@@ -93,6 +93,9 @@ The CPU's kernels cache an execution plan for every width. With all widths from 
 of one run took 5 GB.
 """
 
+EVALUATION_BATCH = 64
+"""Rows of one batch when a model is evaluated."""
+
 BUCKET_BATCHES = 8
 """Rows are shuffled, then sorted by length within this many batches; this saves 40% of padding."""
 
@@ -155,9 +158,9 @@ def shuffled_batches(
         yield batches[i]
 
 
-def batches_in_order(rows: Table, batch_size: int, pad_id: int = 0) -> Iterator[Batch]:
+def batches_in_order(rows: Table, pad_id: int) -> Iterator[Batch]:
     """Yield the rows as batches, in the order of the table, for evaluation."""
-    for chunk in chunks(np.arange(len(rows.packed)), batch_size):
+    for chunk in chunks(np.arange(len(rows.packed)), EVALUATION_BATCH):
         yield collate(rows.take(chunk.tolist()), pad_id)
 
 

@@ -26,8 +26,6 @@ from switchcraft_training.models.model import FeatureBranches, RouterModel
 from switchcraft_training.models.optimization import batches_in_order, feature_tensor, head_weights
 from switchcraft_training.progress import step
 
-EVALUATION_BATCH = 64
-
 
 @dataclass(frozen=True, slots=True)
 class TrainedRouter:
@@ -132,7 +130,7 @@ def predict(model: RouterModel, rows: Table) -> NDArray[np.float64]:
     with torch.no_grad():
         logits = [
             model(batch.input_ids, batch.attention_mask, batch.features)
-            for batch in batches_in_order(rows, EVALUATION_BATCH, model.pad_id)
+            for batch in batches_in_order(rows, model.pad_id)
         ]
     result: NDArray[np.float64] = torch.sigmoid(torch.cat(logits)).double().numpy()
     return result
@@ -148,7 +146,7 @@ def branch_logits(
         if model.encoder is not None and "encoder" in model.shares:
             logits["encoder"] = encoder_logits(model.encoder, config, rows, workspace)
         if model.lexical is not None:
-            batches = batches_in_order(rows, EVALUATION_BATCH, model.pad_id)
+            batches = batches_in_order(rows, model.pad_id)
             logits["lexical"] = torch.cat(
                 [model.lexical(batch.input_ids, batch.attention_mask) for batch in batches]
             )

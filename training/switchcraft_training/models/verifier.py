@@ -40,8 +40,6 @@ from router_service.verifier.answer_features import (
 from router_service.verifier.graphs import (
     GAIN_FEATURES,
     ArmBeliefs,
-    Columns,
-    Flags,
     State,
     VerifierSpec,
     gain_features,
@@ -343,11 +341,8 @@ class _States:
     weighted mean of the verifier's probability and the label, whose weight is `LABEL_SHARE`.
     """
 
-    beliefs: ArmBeliefs
-    askable: Flags
-    candidates: Columns
-    p_correct: Floats
-    is_same: Flags
+    free: State
+    """The states as if no arm cost anything."""
     worth: Floats
 
     @classmethod
@@ -374,20 +369,19 @@ class _States:
             rows, best = np.arange(len(sets)), p_correct_of.argmax(axis=1)
             is_correct = data.correct[queries, candidates[rows, best]]
             worth = (1 - LABEL_SHARE) * p_correct_of[rows, best] + LABEL_SHARE * is_correct
-        return cls(
+        free = State(
             beliefs=ArmBeliefs.of(data.probabilities[queries], data.reliabilities),
+            costs=np.zeros(len(data.costs_usd)),
             askable=askable,
             candidates=candidates,
             p_correct=p_correct_of,
-            worth=worth,
             is_same=np.array(is_same, dtype=np.bool_).reshape(len(sets), size, size),
         )
+        return cls(free, worth)
 
     def at(self, costs: Floats) -> State:
         """Return the states at these costs, in units of the price of a correct answer."""
-        return State(
-            self.beliefs, costs, self.askable, self.candidates, self.p_correct, self.is_same
-        )
+        return replace(self.free, costs=costs)
 
 
 def _fit_regressor(

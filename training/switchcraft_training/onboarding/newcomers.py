@@ -18,9 +18,8 @@ from switchcraft_training.data.table import Floats
 from switchcraft_training.datasets.rows import read_rows
 from switchcraft_training.errors import DataError
 from switchcraft_training.labelling.answers import FAILURES
-from switchcraft_training.labelling.asking import COMPLETE, FAILED, ask_all
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
-from switchcraft_training.labelling.run import Plan
+from switchcraft_training.labelling.run import COMPLETE, FAILED, Plan, ask_all
 from switchcraft_training.labelling.sender import GivenSender, Post
 from switchcraft_training.labelling.store import RunIdentity, Store
 from switchcraft_training.onboarding.pool import MIN_ANSWERS, Joining, check_joining, onboard
