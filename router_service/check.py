@@ -90,7 +90,12 @@ def check(config: Path | None, *, asks: bool = False, changes: bool = False) -> 
         yield from _failures("configuration", exc)
         return
     deployments = [(model, each) for model in settings.models for each in model.deployments]
-    yield Finding("configuration", Status.OK, _describe_models(settings, len(deployments)))
+    found = "no models are configured; a sandbox would answer"
+    if settings.has_models:
+        patterns = ", ".join(wildcard.pattern for wildcard in settings.wildcards)
+        found = f"{settings.source}: {len(settings.models)} models, {len(deployments)} deployments"
+        found += f", and any model that matches {patterns}" if patterns else ""
+    yield Finding("configuration", Status.OK, found)
     for setting in settings.unsupported:
         detail = str(ConfigError(settings.source, problems=[setting]))
         yield Finding("configuration", Status.NOTE, detail)
@@ -121,14 +126,6 @@ def check(config: Path | None, *, asks: bool = False, changes: bool = False) -> 
     yield from _check_database(settings)
     if asks:
         yield from asyncio.run(ask(deployments))
-
-
-def _describe_models(settings: Settings, deployments: int) -> str:
-    if not settings.has_models:
-        return "no models are configured; a sandbox would answer"
-    patterns = ", ".join(wildcard.pattern for wildcard in settings.wildcards)
-    wildcards = f", and any model that matches {patterns}" if patterns else ""
-    return f"{settings.source}: {len(settings.models)} models, {deployments} deployments{wildcards}"
 
 
 def _failures(subject: str, error: ConfigError) -> Iterator[Finding]:

@@ -111,11 +111,13 @@ class Database:
 
         Raise ConfigError, which does not quote the address, if it is not valid.
         """
+        self.path: Path | None = None
+        """The SQLite file; None for PostgreSQL and in memory."""
         try:
             if url is not None:
                 check_database_address(url)
-            self.path = _sqlite_path(url)
-            """The SQLite file; None for PostgreSQL and in memory."""
+                if url.startswith(SQLITE_PREFIX):
+                    self.path = Path(url.removeprefix(SQLITE_PREFIX)).expanduser()
         except (ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user without a home
             raise ConfigError("the configuration", SETTING, str(exc)) from None
         self.is_postgresql = url is not None and self.path is None
@@ -434,12 +436,6 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
         else:
             return
-
-
-def _sqlite_path(url: str | None) -> Path | None:
-    if url is None or not url.startswith(SQLITE_PREFIX):
-        return None
-    return Path(url.removeprefix(SQLITE_PREFIX)).expanduser()
 
 
 def _create_private(path: Path) -> None:

@@ -221,19 +221,7 @@ def _read_file_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         problems += [each for each in problems_of(exc, tree) if each.where not in known]
         # Without `from exc`: its message quotes nothing, but its errors have the input.
         raise config.error(problems) from None
-    reserved = file.router.model_name
-    names = {
-        f"model_list.{index}.model_name": entry.model_name
-        for index, entry in enumerate(file.model_list)
-    }
-    names |= {f"router_settings.model_group_alias.{a}": a for a in file.router_settings.aliases()}
-    for where, name in names.items():
-        if name == reserved or name.startswith(f"{reserved}:"):
-            problem = (
-                f"the name {name!r} is reserved for requests to the router; rename the model, or "
-                "change router.model_name"
-            )
-            problems.append(ConfigProblem(where, problem))
+    problems += _reserved_names(file)
     upstreams = merged_upstreams(file)
     known = {problem.where for problem in problems}
     found = list(read_models(file, upstreams.timeouts, config.source, references.environ))
@@ -274,6 +262,23 @@ def _read_file_settings(path: Path, environ: Mapping[str, str]) -> Settings:
             for each in unsupported_settings(file)
         ),
     )
+
+
+def _reserved_names(file: File) -> Iterator[ConfigProblem]:
+    """Yield a problem for each model and alias with a name by which clients ask the router."""
+    reserved = file.router.model_name
+    names = {
+        f"model_list.{index}.model_name": entry.model_name
+        for index, entry in enumerate(file.model_list)
+    }
+    names |= {f"router_settings.model_group_alias.{a}": a for a in file.router_settings.aliases()}
+    for where, name in names.items():
+        if name == reserved or name.startswith(f"{reserved}:"):
+            problem = (
+                f"the name {name!r} is reserved for requests to the router; rename the model, or "
+                "change router.model_name"
+            )
+            yield ConfigProblem(where, problem)
 
 
 def unknown_sections(tree: Mapping[str, Json]) -> Iterator[ConfigProblem]:

@@ -169,22 +169,22 @@ def read_comparisons(database: Database) -> tuple[ComparedModel, ...]:
     by_model: dict[str, list[Comparison]] = defaultdict(list)
     for row in rows:
         by_model[row.other].append(row)
-    return tuple(_describe(other, rows) for other, rows in sorted(by_model.items()))
-
-
-def _describe(other: str, rows: Sequence[Comparison]) -> ComparedModel:
-    answered = [each for each in rows if each.is_same is not None]
-    failed = len(rows) - len(answered)
-    total = ComparedGroup.of("all", answered) if answered else None
-    return ComparedModel(
-        other=other,
-        failed=failed,
-        spent_usd=sum(each.other_nusd for each in rows) / NANO,
-        sentence=_sentence(other, total),
-        total=total,
-        keys=_group(answered, lambda each: each.key or "without a key"),
-        tools=_group(answered, lambda each: each.tool or "no call"),
-    )
+    found: list[ComparedModel] = []
+    for other, compared in sorted(by_model.items()):
+        answered = [each for each in compared if each.is_same is not None]
+        total = ComparedGroup.of("all", answered) if answered else None
+        found.append(
+            ComparedModel(
+                other=other,
+                failed=len(compared) - len(answered),
+                spent_usd=sum(each.other_nusd for each in compared) / NANO,
+                sentence=_sentence(other, total),
+                total=total,
+                keys=_group(answered, lambda each: each.key or "without a key"),
+                tools=_group(answered, lambda each: each.tool or "no call"),
+            )
+        )
+    return tuple(found)
 
 
 def _sentence(other: str, total: ComparedGroup | None) -> str:

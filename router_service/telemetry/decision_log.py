@@ -13,7 +13,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -113,7 +113,12 @@ class DecisionLog:
             if self._file is not None and self._is_complete():
                 self.close()
             oldest_s = self._clock() - self._retention_s
-            for path, begun_s in _files(self._folder):
+            for path in self._folder.glob(f"{_PREFIX}*.jsonl"):
+                begun = path.name.removeprefix(_PREFIX).partition("-")[0]
+                try:
+                    begun_s = datetime.strptime(begun, _BEGUN).replace(tzinfo=UTC).timestamp()
+                except ValueError:
+                    continue  # not a file of the decision log
                 if begun_s < oldest_s:
                     path.unlink(missing_ok=True)
         except OSError as exc:
@@ -190,17 +195,6 @@ class DecisionLog:
             _log.warning("writing the decision log again: lost_lines=%d", self._lost)
         self._is_up = True
         self._lost = 0
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, float]]:
-    """Yield the log's files, each with the Unix time at which it was begun."""
-    for path in folder.glob(f"{_PREFIX}*.jsonl"):
-        begun = path.name.removeprefix(_PREFIX).partition("-")[0]
-        try:
-            begun_s = datetime.strptime(begun, _BEGUN).replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            continue  # not a file of the decision log
-        yield path, begun_s
 
 
 class BackgroundWorker(Generic[T]):

@@ -291,7 +291,11 @@ def read_rows(database: Database, query: UsageQuery) -> Iterator[UsageRow]:
             is_wanted = query.is_in_scope(read, last) & query.is_in_time()
             selected = select(*columns, *_sums()).where(is_wanted)
             rows = connection.execute(selected.group_by(*columns).order_by(*columns)).all()
-            teams = _teams_of(connection, rows) if query.kind == "key" and has_scopes else {}
+            teams: dict[str, str | None] = {}
+            if query.kind == "key" and has_scopes:  # keys of the configuration are in no team
+                names = {row[0].partition(":")[2] for row in rows}
+                members = select(keys.c.name, keys.c.team).where(keys.c.name.in_(names))
+                teams = {row.name: row.team for row in connection.execute(members)}
         for row in rows:
             yield _to_row(query, row, teams)
         if last is None:
@@ -383,13 +387,6 @@ def _to_row(query: UsageQuery, row: Sequence[Any], teams: Mapping[str, str | Non
             case _:
                 groups[group] = values[group]
     return UsageRow(groups, _to_sums(row[len(columns) :]))
-
-
-def _teams_of(connection: Connection, rows: Iterable[Sequence[Any]]) -> dict[str, str | None]:
-    """Return the teams of the keys in these rows; those of the configuration have none."""
-    names = {row[0].partition(":")[2] for row in rows}
-    query = select(keys.c.name, keys.c.team).where(keys.c.name.in_(names))
-    return {row.name: row.team for row in connection.execute(query)}
 
 
 def _scopes_of(
