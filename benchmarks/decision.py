@@ -101,7 +101,7 @@ def read_bodies(count: int) -> list[bytes]:
     )
     spread = list(bodies)[:: max(1, len(bodies) // count)][:count]
     # The first requests all come from one category, so the warm-up takes every n-th one.
-    step = count // WARM_UP
+    step = max(2, count // WARM_UP)
     return [*spread[::step][:WARM_UP], *(body for n, body in enumerate(spread) if n % step)]
 
 

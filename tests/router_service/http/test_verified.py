@@ -151,10 +151,14 @@ def test_limit_of_candidates_counts_every_model_that_is_asked(
     assert {arm for arm in ARMS if after.get(arm, 0) > before.get(arm, 0)} == set(ARMS[:limit])
 
 
-def test_parallel_candidates_count_towards_the_limit(house: VerifyingGateway) -> None:
-    """Of arms that are asked together, only as many are asked as the limit allows."""
+@pytest.mark.parametrize("limit", [("candidates", "2"), ("cost_usd", "0.0012")])
+def test_parallel_candidates_count_towards_the_limits(
+    house: VerifyingGateway, limit: tuple[str, str]
+) -> None:
+    """Of arms that are asked together, only as many are asked as the limits allow."""
     house.router.groups = (("small", "medium", "large"),)
-    response = house.ask(x_switchcraft_max_candidates="2")
+    name, value = limit
+    response = house.ask(**{f"x_switchcraft_max_{name}": value})
     assert [arm for arm, *_ in candidates(house.record(response))] == ["small", "medium"]
 
 
