@@ -151,14 +151,14 @@ def test_limit_of_candidates_counts_every_model_that_is_asked(
     assert {arm for arm in ARMS if after.get(arm, 0) > before.get(arm, 0)} == set(ARMS[:limit])
 
 
-@pytest.mark.parametrize("limit", [("candidates", "2"), ("cost_usd", "0.0012")])
+@pytest.mark.parametrize(("name", "value"), [("candidates", "2"), ("cost-usd", "0.0012")])
 def test_parallel_candidates_count_towards_the_limits(
-    house: VerifyingGateway, limit: tuple[str, str]
+    house: VerifyingGateway, name: str, value: str
 ) -> None:
     """Of arms that are asked together, only as many are asked as the limits allow."""
     house.router.groups = (("small", "medium", "large"),)
-    name, value = limit
-    response = house.ask(**{f"x_switchcraft_max_{name}": value})
+    headers = VERIFIED | {f"x-switchcraft-max-{name}": value}
+    response = house.http.post(CHAT, json=BODY, headers=headers)
     assert [arm for arm, *_ in candidates(house.record(response))] == ["small", "medium"]
 
 
