@@ -107,7 +107,8 @@ class GatewayProcess:
 def install_programs(folder: Path) -> Path:
     """Write programs like those of an installed environment, and return their folder.
 
-    `pip` does nothing, because what the documents install is installed.
+    `pip` does nothing, because what the documents install is installed. `sleep` takes ten times as
+    long, because a busy machine does.
     """
     programs = folder / ".venv" / "bin"
     programs.mkdir(parents=True)
@@ -117,6 +118,7 @@ def install_programs(folder: Path) -> Path:
         "switchcraft-train": f"{python} -m switchcraft_training.cli",
         "python": python,
         "pip": "true",
+        "sleep": "sh -c 'exec /bin/sleep ${0}0'",
     }.items():
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')

@@ -173,14 +173,15 @@ def sandbox_url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_walk_through_works_as_written(sandbox_url: str, tmp_path: Path) -> None:
-    """It runs "spend_a_budget.py"; only port, folder and the installation are replaced.
+    """It runs "spend_a_budget.py"; only port, folder, installation and pauses are replaced.
 
     A key works, spends its budget with ever cheaper policies, is refused, rotated and revoked.
     """
     programs = install_programs(tmp_path)
     script = commands().replace(".venv/bin", str(programs)).replace(ADDRESS, sandbox_url)
     environment = {name: value for name, value in os.environ.items() if "SWITCHCRAFT" not in name}
-    environment |= {"XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    environment |= {"XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": path}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=ROOT,
