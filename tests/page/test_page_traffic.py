@@ -17,7 +17,7 @@ from router_service.serving.app import create_app
 from router_service.settings import DatabaseSettings, KeySettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.page.watching import Problems
-from tests.serving import Sandbox, served
+from tests.serving import Sandbox, served, wait_for
 
 ADMIN, TEAM_A, TEAM_B = new_key(), new_key(), new_key()
 KEYS = KeySettings(
@@ -52,12 +52,19 @@ def busy(
         return answer.headers["x-switchcraft-decision-id"]
 
     with served(create_app(settings, shipped)) as url:
-        yield Busy(
+        asked = Busy(
             url,
             routed_a=ask(url, TEAM_A, "drift=0.05"),
             chat_a=ask(url, TEAM_A, "drift=0.05", tools=None),
             routed_b=ask(url, TEAM_B, "theta=0.9"),
         )
+
+        def is_written() -> bool:
+            rows = httpx.get(f"{url}/admin/usage", headers={"x-api-key": ADMIN}).json()["rows"]
+            return sum(row["requests"] for row in rows) == 3
+
+        wait_for(is_written, "their usage is written")
+        yield asked
 
 
 @pytest.fixture

@@ -125,17 +125,6 @@ class Shared:
         rows = self.read(lambda connection: connection.execute(query).all())
         return {subject: int(nusd) for subject, nusd in rows}
 
-    def held(self) -> int:
-        """Return what is spent and leased at one moment, in nanodollars."""
-
-        def read(connection: Connection) -> int:
-            if self.url.startswith("postgresql"):  # no process may write between the two reads
-                connection.exec_driver_sql("LOCK TABLE spending, leases IN SHARE MODE")
-            sums = (func.sum(spending.c.spent_nusd), func.sum(leases.c.amount_nusd))
-            return sum(int(connection.execute(select(each)).scalar_one() or 0) for each in sums)
-
-        return self.read(read)
-
     def leased(self) -> int:
         """Return what all processes hold together, in nanodollars."""
         query = select(func.coalesce(func.sum(leases.c.amount_nusd), 0))
