@@ -25,7 +25,7 @@ from router_service.settings import BreakerSettings, RetrySettings, UpstreamSett
 
 WAIT_S = 300.0
 """Longest wait for what should happen at once. On a busy machine, a start takes minutes."""
-LIMITS = ConnectionLimits(max_header_bytes=32 * 1024, header_timeout_s=10, write_timeout_s=60)
+LIMITS = ConnectionLimits(max_header_bytes=32 * 1024, header_timeout_s=60, write_timeout_s=60)
 
 ONE_TRY = UpstreamSettings(
     retries=RetrySettings(max_retries=0, budget_share=0, budget_floor_per_s=0),
