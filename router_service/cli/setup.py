@@ -46,7 +46,7 @@ KEPT: Final = "version"
 
 
 @dataclass(frozen=True)
-class Target:
+class SetupTarget:
     """The gateway that an agent shall use, and what the gateway says about the model's limits."""
 
     url: str
@@ -67,7 +67,7 @@ class Client:
     """The variable with the folder of its settings, and the usual folder below the user's home."""
     files: tuple[str, ...]
     """Names of the settings files in that folder. If none exists, the first one is created."""
-    change: Callable[[Target], Change]
+    change: Callable[[SetupTarget], Change]
 
     @property
     def file(self) -> Path:
@@ -78,7 +78,7 @@ class Client:
         return max(files, key=lambda file: (_record_of(file).exists(), file.exists()))
 
 
-def _claude_code(target: Target) -> Change:
+def _claude_code(target: SetupTarget) -> Change:
     env: Change = {
         "ANTHROPIC_BASE_URL": target.url,
         # It would be sent to the gateway, too.
@@ -97,7 +97,7 @@ def _claude_code(target: Target) -> Change:
     return {"env": env}
 
 
-def _codex(target: Target) -> Change:
+def _codex(target: SetupTarget) -> Change:
     # Only with a command for the key does Codex read the gateway's list of models.
     command = ["printenv", target.key_variable] if target.key_variable else None
     program, *arguments = command or ["echo", target.key or "none"]
@@ -120,7 +120,7 @@ def _codex(target: Target) -> Change:
     return change
 
 
-def _opencode(target: Target) -> Change:
+def _opencode(target: SetupTarget) -> Change:
     model: Change = {"name": target.model}
     if target.window_tokens:
         model["limit"] = {"context": target.window_tokens, "output": target.output_tokens}
@@ -138,7 +138,7 @@ def _opencode(target: Target) -> Change:
     }
 
 
-def _cline(target: Target) -> Change:
+def _cline(target: SetupTarget) -> Change:
     if target.key_variable:
         raise ConfigError("--key-env", problem="Cline reads no key from a variable; use --key")
     settings: Change = {
@@ -255,7 +255,7 @@ def setup(
     print(f"{file} is changed. `switchcraft setup {client} --undo` takes it back.")
 
 
-def _ask_gateway(url: str, model: str, key: str | None, key_variable: str | None) -> Target:
+def _ask_gateway(url: str, model: str, key: str | None, key_variable: str | None) -> SetupTarget:
     """Return the gateway with its model's limits, which are None if no gateway answers.
 
     Raises ConfigError if the gateway refuses the key or the model.
@@ -285,7 +285,7 @@ def _ask_gateway(url: str, model: str, key: str | None, key_variable: str | None
             file=sys.stderr,
         )
     output_tokens = min(card.get("max_tokens") or OUTPUT_TOKENS, OUTPUT_TOKENS)
-    return Target(url, model, key, key_variable, window_tokens, output_tokens)
+    return SetupTarget(url, model, key, key_variable, window_tokens, output_tokens)
 
 
 def _key_hint(variable: str | None) -> str:

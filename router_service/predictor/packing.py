@@ -332,7 +332,7 @@ def _clip_text(text: str, budget_tokens: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PackedPiece:
     """One slot as text, or a run of the template's own tokens, which has no slot."""
 
     slot: TemplateSlot | None
@@ -346,7 +346,7 @@ class Piece:
 class PackedView:
     """The text and the features that a router's model sees of a conversation."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PackedPiece, ...]
     features: Mapping[str, float]
     """Structural features by name."""
     tokens: int
@@ -357,11 +357,13 @@ class PackedView:
         """Decode what was packed with this spec and tokenizer."""
         ids, end = packed.token_ids, 0
 
-        def decoded(stop: int, slot: TemplateSlot | None = None, *, is_cut: bool = False) -> Piece:
+        def decoded(
+            stop: int, slot: TemplateSlot | None = None, *, is_cut: bool = False
+        ) -> PackedPiece:
             text = tokenizer.decode(ids[end:stop], skip_special_tokens=False)
-            return Piece(slot, text, stop - end, is_cut)
+            return PackedPiece(slot, text, stop - end, is_cut)
 
-        pieces: list[Piece] = []
+        pieces: list[PackedPiece] = []
         for part in packed.parts:
             pieces.append(decoded(part.start))
             end = part.start

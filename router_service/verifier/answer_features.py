@@ -39,8 +39,8 @@ from router_service.verifier.grounding import (
     MAX_VALUE_CHARACTERS,
     PASSAGE_CHARACTERS,
     Earlier,
-    Piece,
     Said,
+    SaidPiece,
     Source,
     exact,
     fits_examples,
@@ -164,7 +164,7 @@ class Question:
         return Earlier(self._text[oldest : self._begin])
 
     @cached_property
-    def _pieces(self) -> Sequence[Piece]:
+    def _pieces(self) -> Sequence[SaidPiece]:
         return read_pieces(self._latest)
 
     @cached_property

@@ -156,7 +156,7 @@ class Source(Enum):
 class Said:
     """The words and numbers of a conversation."""
 
-    def __init__(self, pieces: Sequence[Piece], earlier: Earlier | None = None) -> None:
+    def __init__(self, pieces: Sequence[SaidPiece], earlier: Earlier | None = None) -> None:
         """Join the pieces of a conversation's end; `earlier` is what came before it, if any."""
         self._earlier = Earlier("") if earlier is None else earlier
         words = " ".join([piece.words for piece in pieces]).split()
@@ -252,7 +252,7 @@ class Said:
 
 
 @request_value(frozen=True, slots=True)
-class Piece:
+class SaidPiece:
     """What some lines of a conversation say."""
 
     words: str
@@ -301,12 +301,12 @@ def pieces_of(text: str) -> Iterator[str]:
         yield "\n".join(begun)
 
 
-def read_pieces(text: str) -> Sequence[Piece]:
+def read_pieces(text: str) -> Sequence[SaidPiece]:
     """Return what a text says, in pieces."""
     return [_read_piece(piece) for piece in pieces_of(text)]
 
 
-def _read_piece(text: str) -> Piece:
+def _read_piece(text: str) -> SaidPiece:
     known = _pieces.get(text)
     if known is not None:
         return known
@@ -326,7 +326,7 @@ def _read_piece(text: str) -> Piece:
     joined = text.replace(") ", "-")  # (555) 123-4567
     groups = (re.sub(r"\D", "", run) for each in _JOINED for run in each.findall(joined))
     codes = (code for code in _CODE.findall(lower) if any(map(str.isdigit, code)))
-    piece = Piece(
+    piece = SaidPiece(
         words=" ".join(words),
         initials=tuple(
             "".join(word[0] for word in _WORD.findall(name) if word[0].isupper()).lower()
@@ -350,7 +350,7 @@ def _read_piece(text: str) -> Piece:
     return piece
 
 
-_pieces: Cache[str, Piece] = shared_cache("pieces", max_bytes=8 * 2**20)
+_pieces: Cache[str, SaidPiece] = shared_cache("pieces", max_bytes=8 * 2**20)
 PIECE_BYTES, VALUE_BYTES = 800, 60
 """Memory of a piece without its texts, and of each value that is found in it."""
 

@@ -490,9 +490,17 @@ export interface Overview {
   baseline_model: string | null;
 }
 
+/** One slot as text, or a run of the template's own tokens, which has no slot. */
+export interface PackedPiece {
+  slot: TemplateSlot | null;
+  text: string;
+  tokens: number;
+  is_cut: boolean;
+}
+
 /** The text and the features that a router's model sees of a conversation. */
 export interface PackedView {
-  pieces: Array<Piece>;
+  pieces: Array<PackedPiece>;
   features: Record<string, number>;
   tokens: number;
   budget_tokens: number;
@@ -500,14 +508,6 @@ export interface PackedView {
 
 /** A time until now, and how it is divided. */
 export type Period = "hour" | "day" | "month";
-
-/** One slot as text, or a run of the template's own tokens, which has no slot. */
-export interface Piece {
-  slot: TemplateSlot | null;
-  text: string;
-  tokens: number;
-  is_cut: boolean;
-}
 
 /** The measured results of one pool of models with one rule. */
 export interface PoolFigures {

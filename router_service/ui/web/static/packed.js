@@ -3,7 +3,7 @@
 import { h, present, spoken } from "./dom.js";
 import { count } from "./format.js";
 
-/** @import { Explained, Piece } from "../types" */
+/** @import { Explained, PackedPiece } from "../types" */
 
 /** @type {Record<string, string>} */
 const NAMES = {
@@ -27,7 +27,7 @@ export function packed({ view, unread }) {
   ]);
 }
 
-/** @param {Piece} piece */
+/** @param {PackedPiece} piece */
 function legend({ slot, tokens, is_cut }) {
   if (slot === null) return null;
   return h(
@@ -40,7 +40,7 @@ function legend({ slot, tokens, is_cut }) {
   );
 }
 
-/** @param {Piece} piece */
+/** @param {PackedPiece} piece */
 function shown({ slot, text }) {
   if (slot === null) return h("span", { class: "mark" }, text);
   return h("span", { class: `piece ${slot}` }, spoken(`${NAMES[slot]}: `), text);
