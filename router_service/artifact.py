@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import calendar
 import hashlib
 import math
+from calendar import month_name
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,17 +137,12 @@ class Knowledge(Strict):
 
     def __str__(self) -> str:
         """Return a sentence for people."""
-        answers, prices = (_month(text) for text in (self.answers, self.prices))
+        months = (each.split("-") for each in (self.answers, self.prices))
+        answers, prices = (f"{month_name[int(month)]} {year}" for year, month in months)
         of = f"answers and list prices of {answers}"
         if answers != prices:
             of = f"answers of {answers}, list prices of {prices}"
         return f"Measured on {self.benchmark}; {of}."
-
-
-def _month(text: str) -> str:
-    """Return the month `YYYY-MM` in words."""
-    year, month = text.split("-")
-    return f"{calendar.month_name[int(month)]} {year}"
 
 
 class Manifest(Strict):

@@ -76,8 +76,8 @@ class Accounts:
     def create_key(self, spec: NewKey) -> CreatedKey:
         """Create a key, and return it with its secret, which is stored only as a hash.
 
-        Raises InvalidRequestError if the name is taken, or if the key would be the only one of an
-        open gateway and is not an admin key. Raises InvalidRequestError if the team is unknown.
+        Raises InvalidRequestError if the name is taken, if the team is unknown, or if the key would
+        be the only one of an open gateway and is not an admin key.
         """
         secret = new_key()
         return CreatedKey(secret=secret, key=self._add_key(spec, _hash_columns(secret)))
@@ -171,8 +171,7 @@ class Accounts:
     def change_key(self, name: str, change: KeyChange) -> KeyView:
         """Change the fields of a key that are set in `change`, and return the key.
 
-        Raises InvalidRequestError if the key is revoked or if the team is
-        unknown.
+        Raises InvalidRequestError if the key is revoked or if the team is unknown.
         """
         with self._change() as connection:
             self._check_active(connection, name)

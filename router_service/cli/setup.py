@@ -272,8 +272,12 @@ def _ask_gateway(url: str, model: str, key: str | None, key_variable: str | None
     try:
         answer = httpx.get(address, headers=headers, timeout=TIMEOUT_S)
         if answer.status_code in (401, 403, 404):
-            reason = answer.json()["error"]["message"]
-            raise ConfigError(url, problem=f"{reason} {_key_hint(key_variable)}".rstrip())
+            reason, hint = answer.json()["error"]["message"], ""
+            if key_variable is None:
+                hint = "Keys are given with --key or --key-env."
+            elif not os.environ.get(key_variable):
+                hint = f"The variable {key_variable} is not set."
+            raise ConfigError(url, problem=f"{reason} {hint}".rstrip())
         card = answer.raise_for_status().json()
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as exc:
         problem = f"no gateway answers at {url} ({type(exc).__name__})"
@@ -286,12 +290,6 @@ def _ask_gateway(url: str, model: str, key: str | None, key_variable: str | None
         )
     output_tokens = min(card.get("max_tokens") or OUTPUT_TOKENS, OUTPUT_TOKENS)
     return SetupTarget(url, model, key, key_variable, window_tokens, output_tokens)
-
-
-def _key_hint(variable: str | None) -> str:
-    if variable is None:
-        return "Keys are given with --key or --key-env."
-    return "" if os.environ.get(variable) else f"The variable {variable} is not set."
 
 
 def _apply(document: MutableMapping[str, Any], change: Change) -> None:

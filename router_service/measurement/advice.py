@@ -248,8 +248,7 @@ def best_addition(
 
     It costs least among those that stay as accurate as the cheapest rule of today's pool that is at
     most so many points below its best model. Verified rules count only with `verified_goals`. Takes
-    about a second. Raises ArtifactError if the file
-    cannot be read.
+    about a second. Raises ArtifactError if the file cannot be read.
     """
     manifest = artifact.manifest
     columns = tuple(

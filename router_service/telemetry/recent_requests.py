@@ -387,7 +387,7 @@ def read_reasons(
     columns = recent_requests.c
     query = (
         select(columns.model, columns.reason, func.count(), func.sum(columns.cost_nusd))
-        .where(*wanted.conditions(), columns.ended_us >= int(since_s * 1e6))
+        .where(*wanted.conditions(), columns.ended_us >= int(since_s * MICRO))
         .where(columns.model.is_not(None), columns.reason.is_not(None))
         .group_by(columns.model, columns.reason)
     )

@@ -230,7 +230,7 @@ class UsageQuery:
         }
         has_scope = UsageGroup.KEY in self.by or UsageGroup.TEAM in self.by
         found: list[ColumnElement[Any]] = [usage.c.scope] if has_scope else []
-        return found + [named[group] for group in dict.fromkeys(self.by) if group in named]
+        return found + [named[group] for group in self.by if group in named]
 
     def is_in_scope(self, after: str | None = None, last: str | None = None) -> ColumnElement[bool]:
         """Return the condition for the scopes whose rows are added up, which may be a part.
