@@ -98,7 +98,10 @@ export function causeText({ outcome, reason, error, candidates, status, ending }
   }
   const asked = `${candidates || "no"} ${candidates === 1 ? "model" : "models"} asked`;
   const isAccepted = outcome === "answered" || reason !== "verified";
-  const found = [...(isAccepted ? [reasonText(reason)] : []), ...(candidates === null ? [] : [asked])];
+  const found = [
+    ...(isAccepted ? [reasonText(reason)] : []),
+    ...(candidates === null ? [] : [asked]),
+  ];
   const text = found.join(", ") || asked;
   return outcome === "failed" ? `${failureText(error, ending)}; ${text}` : text;
 }
