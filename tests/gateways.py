@@ -70,16 +70,16 @@ def record_of(
     return record
 
 
-def listed_requests(http: httpx.Client) -> list[dict[str, Any]]:
-    """Return the page's list of requests, newest first, once it has one."""
+def listed_request(http: httpx.Client, request_id: str) -> dict[str, Any]:
+    """Return a request as the page lists it, once it has ended."""
 
     def read() -> list[dict[str, Any]]:
-        answer = http.get("/ui/api/traffic/requests").json()
+        answer = http.get("/ui/api/traffic/requests", params={"search": request_id}).json()
         found: list[dict[str, Any]] = answer.get("requests", [])  # none while the database is busy
         return found
 
-    wait_for(read, "a request has ended and is listed")
-    return read()
+    wait_for(read, "the request has ended and is listed")
+    return read()[0]
 
 
 def metric(http: httpx.Client, beginning: str) -> float:

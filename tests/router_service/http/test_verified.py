@@ -13,12 +13,13 @@ from tests.bodies import BODY, CHAT
 from tests.gateways import (
     VERIFIED,
     VerifyingGateway,
+    listed_request,
     metric,
     sandbox_settings,
     verifying,
     with_models,
 )
-from tests.serving import Sandbox, wait_for
+from tests.serving import Sandbox, connected, post_bytes, wait_for
 
 ARMS = ("small", "medium", "large")
 
@@ -35,13 +36,26 @@ def told(response: httpx.Response, *names: str) -> list[str | None]:
     return [response.headers.get(f"x-switchcraft-{name}") for name in names]
 
 
+def spent_usd(house: VerifyingGateway) -> float:
+    """Return the cost of all requests in the metrics."""
+    return metric(house.http, "switchcraft_cost_usd_total")
+
+
+def check_costs(house: VerifyingGateway, record: dict[str, Any], before_usd: float) -> None:
+    """Assert that the record and the metrics count the cost of each candidate once."""
+    costs_usd = [candidate["cost_usd"] or 0.0 for candidate in record["candidates"]]
+    assert sum(costs_usd) > 0
+    assert record["actual_cost_usd"] == pytest.approx(sum(costs_usd))
+    assert spent_usd(house) - before_usd == pytest.approx(sum(costs_usd))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_first_trusted_candidate_is_delivered(house: VerifyingGateway, stream: bool) -> None:
     """Arms are asked until a candidate is trusted, and only that one reaches the client.
 
     The header, the record and the metrics count each candidate's cost exactly once.
     """
-    before_usd = metric(house.http, "switchcraft_cost_usd_total")
+    before_usd = spent_usd(house)
     house.router.trust["medium"] = 0.8
     response = house.ask(stream)
     assert response.status_code == 200
@@ -52,12 +66,59 @@ def test_first_trusted_candidate_is_delivered(house: VerifyingGateway, stream: b
     record = house.record(response)
     assert candidates(record) == [("small", False, 0.2, None), ("medium", True, 0.8, None)]
     assert (record["arm"], record["model"], record["reason"]) == ("medium", "medium", "verified")
-    costs_usd = [candidate["cost_usd"] for candidate in record["candidates"]]
-    assert min(costs_usd) > 0
-    assert record["actual_cost_usd"] == pytest.approx(sum(costs_usd))
-    assert float(response.headers["x-switchcraft-cost-usd"]) == pytest.approx(sum(costs_usd))
-    spent_usd = metric(house.http, "switchcraft_cost_usd_total") - before_usd
-    assert spent_usd == pytest.approx(sum(costs_usd))
+    assert min(candidate["cost_usd"] for candidate in record["candidates"]) > 0
+    cost_usd = float(response.headers["x-switchcraft-cost-usd"])
+    assert cost_usd == pytest.approx(record["actual_cost_usd"])
+    check_costs(house, record, before_usd)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "stream"),
+    [
+        ("x_switchcraft_max_added_latency_s", "2", False),
+        ("x_switchcraft_max_added_latency_s", "2", True),
+        ("x_request_timeout", "4", True),
+    ],
+)
+def test_slow_candidate_gives_way_to_the_one_in_hand(
+    house: VerifyingGateway, header: str, value: str, stream: bool
+) -> None:
+    """If the time is over, the best candidate so far is delivered, and the slow one cancelled."""
+    house.sandbox.set_faults("medium", "hang")
+    before, before_usd = house.sandbox.stats()["cancelled"], spent_usd(house)
+    response = house.ask(stream, **{header: value})
+    assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "small")
+    wait_for(lambda: house.sandbox.stats()["cancelled"] == before + 1, "the slow call is cancelled")
+    record = house.record(response)
+    assert [(c["arm"], c["failure"]) for c in record["candidates"]] == [
+        ("small", None),
+        ("medium", "cancelled"),
+    ]
+    check_costs(house, record, before_usd)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_disconnecting_client_cancels_all_candidates(house: VerifyingGateway, stream: bool) -> None:
+    """When the client leaves, all upstream calls are cancelled, and billed with an estimate."""
+    house.router.groups = (("small", "medium"),)
+    for model in house.router.groups[0]:
+        house.sandbox.set_faults(model, "hang")
+    before, before_usd = house.sandbox.stats(), spent_usd(house)
+    body, name = BODY | {"stream": stream, "model": "switchcraft:verified"}, f"left-{stream}"
+    sent = post_bytes(CHAT, body, x_request_id=name)
+    with connected(str(house.http.base_url), sent):
+        wait_for(
+            lambda: house.sandbox.stats()["in_flight"] == before["in_flight"] + 2, "both are asked"
+        )
+    wait_for(
+        lambda: house.sandbox.stats()["cancelled"] == before["cancelled"] + 2, "both are cancelled"
+    )
+    row = listed_request(house.http, name)
+    record = house.http.get(f"/v1/decisions/{row['id']}").json()
+    assert record["status"] == 499
+    assert record["ending"] == "client_left"
+    assert [c["failure"] for c in record["candidates"]] == ["cancelled", "cancelled"]
+    check_costs(house, record, before_usd)
 
 
 def test_unasked_model_answers_if_the_verifier_names_no_arm(house: VerifyingGateway) -> None:
