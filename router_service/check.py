@@ -30,6 +30,7 @@ from router_service.core.errors import (
     ConfigError,
     CredentialsError,
     DatabaseError,
+    StoreError,
     SwitchcraftError,
 )
 from router_service.core.keys import without_keys
@@ -42,6 +43,7 @@ from router_service.runtime.engine import EngineBuilder, make_planner
 from router_service.serving.server import open_listeners
 from router_service.settings import Deployment, Model, Settings, read_settings
 from router_service.store.opening import log_warnings, open_store
+from router_service.store.store import SETTING
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.connection import HttpRequest
 
@@ -156,7 +158,7 @@ def _check_router(settings: Settings) -> Iterator[Finding]:
     pool = Pool.build(settings, manifest)
     planner = make_planner(settings, router, pool)
     served = ", ".join(
-        arm if arm == pool.by_arm[arm].name else f"{arm} by {pool.by_arm[arm].name}"
+        arm if arm == pool.by_arm[arm].name else f"{arm} (served by {pool.by_arm[arm].name})"
         for arm in manifest.arms
         if arm in pool.by_arm
     )
@@ -202,9 +204,12 @@ async def _try_store(settings: Settings, url: str) -> str:
     store = open_store(url, settings.server.store_limits)
     try:
         await store.cool_downs(())
-        return "answers"
+    except StoreError as exc:
+        problem = f"{exc.problem}; start Redis, or correct the address"
+        raise ConfigError(settings.source, SETTING, problem) from exc
     finally:
         await store.aclose()
+    return "answers"
 
 
 def _try_port(settings: Settings) -> str:

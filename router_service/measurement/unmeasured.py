@@ -32,8 +32,8 @@ ECONOMY, QUALITY = 3.0, 16.0
 EXPECTED = (
     "Models of this pool are not measured, so its figures are not known. In pools of four models"
     " that the verifier had not seen, verified answers were 0.8 points below the best of the four"
-    " on average (+2.8 to -5.4), and all pools together cost 24% of it. `switchcraft onboard"
-    " CONFIG` measures them."
+    " on average (+2.8 to -5.4), and all pools together cost 24% of what their best models cost."
+    " `switchcraft onboard CONFIG` measures them."
 )
 """What is expected of a pool with such models (the same table)."""
 

@@ -373,7 +373,8 @@ class VerificationSettings(Frozen):
     max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Largest cost in USD of one request, with all candidates and a model that answers instead of
     them; without it, the cost is not limited. An arm is asked only if its expected cost is within
-    what is left. Attempts without an answer count as free. Header: `x-switchcraft-max-cost-usd`."""
+    what is left. An attempt without an answer counts with its prompt. Header:
+    `x-switchcraft-max-cost-usd`."""
     max_added_latency_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
     """Longest time in seconds to wait for further candidates after the first complete one. Then the
     best candidate so far is delivered. Header: `x-switchcraft-max-added-latency-s`."""

@@ -112,7 +112,7 @@ def _sentence(figures: UsageFigures, baseline_model: str | None) -> str:
         return f"{parts[0]}; {_usd(figures.cost_usd)} spent."
     accuracy, saved_usd = figures.relative_accuracy, figures.baseline_usd - figures.compared_usd
     if accuracy is not None:
-        parts.append(f"{accuracy:.0%} as accurate as {baseline_model} would be expected to be")
+        parts.append(f"answers expected to be {accuracy:.0%} as accurate as {baseline_model}'s")
     against = "" if accuracy is not None else f" than with {baseline_model}"
     if not figures.baseline_usd:
         parts.append(f"{_usd(figures.cost_usd)} spent")

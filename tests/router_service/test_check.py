@@ -69,7 +69,7 @@ def test_usable_configuration_has_no_failure(
         ),
         Status.OK,
     )
-    assert f"1 of 8 arms: {ARM} by m; without a model" in findings["router"].detail
+    assert f"1 of 8 arms: {ARM} (served by m); without a model" in findings["router"].detail
     assert "The best addition is " in findings["expected"].detail
     assert KEY not in str(findings)
 

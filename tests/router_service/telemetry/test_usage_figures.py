@@ -35,7 +35,7 @@ def summary(values: Mapping[str, int], baseline: str | None = "gpt-5.2") -> Usag
     return UsageSummary.of(UsageFigures.of(sums(**values)), baseline)
 
 
-ACCURATE = "812 requests; 96% as accurate as gpt-5.2 would be expected to be"
+ACCURATE = "812 requests; answers expected to be 96% as accurate as gpt-5.2's"
 NOT_ROUTED = dict.fromkeys(
     ("compared_nusd", "baseline_nusd", "estimated", "correct_ppm", "baseline_correct_ppm"), 0
 )

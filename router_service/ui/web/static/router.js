@@ -367,7 +367,7 @@ function model(card) {
     [
       [
         "Reads",
-        `The beginning of a request, up to ${card.budget_tokens} tokens: its size, the latest user turn, the tools (up to ${card.tool_budget_tokens} tokens), then earlier turns`,
+        `Up to ${card.budget_tokens} tokens of a request: its size, the latest user turn, the tools (up to ${card.tool_budget_tokens} tokens), then earlier turns`,
       ],
       [
         "Text encoder",
