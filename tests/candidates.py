@@ -55,10 +55,12 @@ def ask(text: str = "Forecast for Oslo?", parameters: Json = FORECAST) -> Questi
     return Question(parse_conversation(body), body["tools"])
 
 
-def answer(*arguments: Mapping[str, Json] | str, name: str = "forecast") -> ParsedAnswer:
+def answer(*arguments: Mapping[str, Json] | str) -> ParsedAnswer:
     """Return an answer with a call for each set of arguments, given as values or as text."""
     texts = [each if isinstance(each, str) else json.dumps(each) for each in arguments]
-    return ParsedAnswer(tuple(WrittenCall(str(i), name, text) for i, text in enumerate(texts)))
+    return ParsedAnswer(
+        tuple(WrittenCall(str(i), "forecast", text) for i, text in enumerate(texts))
+    )
 
 
 def read(question: Question, parsed: ParsedAnswer | None) -> CandidateAnswer:

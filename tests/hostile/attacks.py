@@ -85,13 +85,13 @@ def behaving(name: str, body: bytes = GOOD) -> bytes:
 # What has no end.
 
 
-def floods(block: bytes, start: bytes, limit_mb: int = 64) -> Act:
+def floods(block: bytes, start: bytes) -> Act:
     """Return an attack that sends a start, and then the same bytes until they are refused."""
 
     def act(attack: Attack) -> None:
         connection = attack.connect()
         connection.send(start)
-        connection.flood(block, limit_mb * MB, 1.5)
+        connection.flood(block, 64 * MB, 1.5)
         connection.close()
 
     return act

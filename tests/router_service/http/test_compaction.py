@@ -36,15 +36,15 @@ def client(it: Peers) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def prepare(it: Peers, api: Api, content: Content = CONTENT, *, stream: bool = False) -> None:
+def prepare(it: Peers, api: Api, *, stream: bool = False) -> None:
     """Set the upstream's next answer."""
     it.upstream.is_stream = stream
-    it.upstream.answer = json.dumps(whole(content, api)).encode()
+    it.upstream.answer = json.dumps(whole(CONTENT, api)).encode()
     if stream:
         it.upstream.answer = b"".join(
             b"event: %b\ndata: %b\n\n"
             % (event.get("type", "x").encode(), json.dumps(event).encode())
-            for event in events(content, api)
+            for event in events(CONTENT, api)
         )
 
 

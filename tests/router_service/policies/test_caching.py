@@ -35,9 +35,9 @@ TERMS = {
 ARMS = tuple(TERMS)
 
 
-def at(now_s: float, tokens: float = 10_000, *, has_markers: bool = True) -> NextRequest:
+def at(now_s: float, tokens: float = 10_000) -> NextRequest:
     """Return a request with this many prompt tokens."""
-    return NextRequest(tokens, now_s, has_markers)
+    return NextRequest(tokens, now_s, has_markers=True)
 
 
 def served(arm: str, now_s: float = 0.0, tokens: int = 10_000) -> ConversationState:

@@ -21,9 +21,9 @@ SPEC = FamiliaritySpec(
 )
 
 
-def features(tools: float = 1, query: float = 99, system: float = 0) -> tuple[float, ...]:
+def features(tools: float = 1) -> tuple[float, ...]:
     """Return the features in the order of `NAMES`."""
-    return (1.0, float(tools), float(query), float(system))
+    return (1.0, tools, 99.0, 0.0)
 
 
 def test_familiarity_falls_with_the_distance_from_1_to_0() -> None:

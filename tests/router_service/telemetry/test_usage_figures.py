@@ -30,9 +30,9 @@ def sums(**values: int) -> UsageSums:
     return changed
 
 
-def summary(values: Mapping[str, int], baseline: str | None = "gpt-5.2") -> UsageSummary:
+def summary(values: Mapping[str, int]) -> UsageSummary:
     """Return the summary of these sums."""
-    return UsageSummary.of(UsageFigures.of(sums(**values)), baseline)
+    return UsageSummary.of(UsageFigures.of(sums(**values)), "gpt-5.2")
 
 
 ACCURATE = "812 requests; answers expected to be 96% as accurate as gpt-5.2's"

@@ -19,9 +19,9 @@ KEY = "sk-proj-Kx81QzPwJw72RtVsUy63"
 ODD_KEY = "Kx8/Qz+w=\"<Jw&7>2\\Rt'Vs?Uy63"
 
 
-def secrets(key: str | None = None, base_url: str = "https://h/v1") -> Secrets:
+def secrets(key: str | None = None) -> Secrets:
     """Return the secrets of a deployment that has some."""
-    found = secrets_of(base_url, None if key is None else SecretStr(key))
+    found = secrets_of("https://h/v1", None if key is None else SecretStr(key))
     assert found is not None
     return found
 
