@@ -136,6 +136,7 @@ router: {{artifact: {ARTIFACT}, verification: {{keep_alive_s: 600}}}}
 upstreams:
   retries: {{max_retries: 1, budget_floor_per_s: 1000, backoff_s: 0.001}}
   breaker: {{allowed_fails: 1000}}
+  timeouts: {{hold_s: 60}}
 {keys}"""
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from router_service.settings import (
     Model,
     RouterSettings,
     Settings,
+    Timeouts,
     UpstreamSettings,
 )
 from tests.apis import APIS, CHAT, Api
@@ -172,19 +174,23 @@ def body_of(client: Api, **fields: object) -> dict[str, object]:
     } | fields
 
 
+_deployment = partial(Deployment, timeouts=Timeouts(hold_s=60))
+"""A deployment whose beginnings are held however slowly they arrive, as on a busy machine."""
+
+
 def _models(url: str) -> Iterator[Model]:
-    spare = Deployment(upstream_model="m", base_url=f"{url}/second/v1", weight=0.0, apis=(CHAT,))
+    spare = _deployment(upstream_model="m", base_url=f"{url}/second/v1", weight=0.0, apis=(CHAT,))
     for api in APIS:
-        place = Deployment(upstream_model="m", base_url=f"{url}/first/v1", apis=(api,))
+        place = _deployment(upstream_model="m", base_url=f"{url}/first/v1", apis=(api,))
         yield Model(name=api.name, deployments=(place,))
         yield Model(name=f"{api.name}+", deployments=(place, spare))
         unmarked = place.model_copy(update={"sends_finish_reason": False})
         yield Model(name=f"{api.name}?", deployments=(unmarked,))
     for arm in (*PROBABILITIES, "passed"):
-        place = Deployment(upstream_model=arm, base_url=f"{url}/{arm}/v1", apis=tuple(APIS))
+        place = _deployment(upstream_model=arm, base_url=f"{url}/{arm}/v1", apis=tuple(APIS))
         fallbacks = ("medium",) if arm == "small" else ()
         yield Model(name=arm, deployments=(place,), fallbacks=fallbacks)
-    place = Deployment(upstream_model="m", base_url=f"{url}/first/v1")
+    place = _deployment(upstream_model="m", base_url=f"{url}/first/v1")
     yield Model(name="twice", deployments=(place, spare), fallbacks=("large",))
     yield Model(name="priced", deployments=(place,), price=PRICE)
     yield Model(name="timed", deployments=(place,), price=Price(usd_per_hour=3600))
