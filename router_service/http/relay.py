@@ -210,15 +210,16 @@ class AnswerRelay:
         models = call.plan.models
         call.accepted.model = next(model for model in models if model.name == exc.model)
         call.accepted.error = exc
+        headers = call.decision_headers(with_cost=True)
         if isinstance(exc, UpstreamRefusedError):
             status, ending = exc.status, Ending.COMPLETE
-            headers = [header for header in exc.headers if header[0] != JSON_TYPE[0]]
-            headers = [*headers, *call.decision_headers(), JSON_TYPE]
+            passed = [header for header in exc.headers if header[0] != JSON_TYPE[0]]
+            headers = [*passed, *headers, JSON_TYPE]
             body = refused_body(exc, self.error_format)
         else:
             status, ending = status_of(exc), Ending.FAILED
             hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
-            headers = [*call.decision_headers(), JSON_TYPE, *hints]
+            headers += [JSON_TYPE, *hints]
             body = error_body(exc, self.error_format)
         await send_whole(self.send, status, headers, body)
         call.end(status, ending)

@@ -97,10 +97,9 @@ def explanation_of(record: DecisionRecord | Record, labels: Mapping[str, str]) -
         accepted = next((c for c in candidates if c.is_accepted), None)
         if accepted is None:
             label = arm_label(record.arm or model, model)
-            has_left = record.ending == Ending.CLIENT_LEFT
-            return (
-                f"{label}: {'the client left before an' if has_left else 'no'} answer was accepted."
-            )
+            if record.ending == Ending.CLIENT_LEFT:
+                return f"{label}: the client left before an answer was accepted."
+            return f"{label}: no model gave an answer that can be used."
         label = arm_label(accepted.arm or "", accepted.model)
         sentence = explain_candidate(
             label,
