@@ -172,8 +172,9 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """Send a request for a model.
 
-        Return early if the upstream closes the connection, or if it responds without reading the
-        whole request. Raise UpstreamError if it neither reads nor responds for `write_timeout_s`.
+        Return early if the upstream closes the connection, or if its whole response has arrived
+        while it does not read. Raise UpstreamError if it neither reads nor responds for
+        `write_timeout_s`.
         """
         self._reset()
         self._model = model
@@ -184,7 +185,7 @@ class Connection(asyncio.Protocol):
             if self._is_write_paused:
                 try:
                     async with asyncio.timeout(write_timeout_s):
-                        while self._is_write_paused and self._is_open:
+                        while self._is_write_paused and self._is_open and not self._is_complete:
                             await self._wait()
                 except TimeoutError as exc:
                     if not self._has_head:
