@@ -385,7 +385,7 @@ def _budget_view(spent: Spent, kind: str, row: Row[Any], now_s: float) -> Budget
     if budget is None:
         return None
     spent_usd = spent.get((f"{kind}:{row.name}", budget.period), 0.0)
-    return BudgetView.of(budget, spent_usd, row.created_s, now_s, now_s)
+    return BudgetView.of(budget, spent_usd, row.created_s, now_s)
 
 
 _REVISION = select(state.c.value).where(state.c.name == "revision").scalar_subquery()

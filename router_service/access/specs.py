@@ -142,11 +142,9 @@ class BudgetView(_Spec):
     """When the budget is expected to be spent, at the pace of this period; null if it lasts."""
 
     @classmethod
-    def of(
-        cls, budget: Budget, spent_usd: float, created_s: float, now_s: float, start_s: float
-    ) -> Self:
-        """Return a budget that was created at a time, in the period that a time is part of."""
-        starts_s, resets_s = budget.period.bounds_s(start_s)
+    def of(cls, budget: Budget, spent_usd: float, created_s: float, now_s: float) -> Self:
+        """Return a budget that was created at a time, in its present period."""
+        starts_s, resets_s = budget.period.bounds_s(now_s)
         began_s = float(starts_s or created_s)
         ends_by_s = budget.ends_by_s(spent_usd, began_s, resets_s, now_s)
         return cls(

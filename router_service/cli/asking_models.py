@@ -6,11 +6,11 @@ function, which asks the configuration's deployments as a gateway does.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,11 +27,13 @@ _SHARED: Final = ("keys", "server", "tracing", "decision_log", "database", "usag
 does is no traffic."""
 
 
-@asynccontextmanager
-async def own_gateway(settings: Settings, router: Router) -> AsyncIterator[Post]:
-    """Run a gateway for these models without keys, limits, fallbacks and logs.
+def ask_through_gateway(
+    settings: Settings, router: Router, ask: Callable[[Post], Awaitable[tuple[int, str]]]
+) -> tuple[int, str]:
+    """Ask these models through a gateway in this process, which nobody else reaches.
 
-    Yields the function that sends it the body of a request.
+    It has no keys, limits, fallbacks and logs. `ask` gets the function that sends the body of a
+    request, and returns the exit status and advice.
     """
     import httpx
 
@@ -48,20 +50,23 @@ async def own_gateway(settings: Settings, router: Router) -> AsyncIterator[Post]
         "router": settings.router.model_copy(update=alone),
     }
     app = create_app(settings.model_copy(update=changes), router)
-    transport = httpx.ASGITransport(app)
-    async with app.state.gateway.running():
-        # The deployments' own time limits hold.
-        no_limit = httpx.Timeout(None)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://127.0.0.1", timeout=no_limit
-        ) as client:
 
-            async def post(body: Mapping[str, Json]) -> Response:
-                answer = await client.post("/v1/chat/completions", json=body)
-                wait = answer.headers.get("retry-after", "")
-                return Response(answer.status_code, wait, answer.text)
+    async def run() -> tuple[int, str]:
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://127.0.0.1",
+            timeout=httpx.Timeout(None),  # the deployments' own time limits hold
+        )
 
-            yield post
+        async def post(body: Mapping[str, Json]) -> Response:
+            answer = await client.post("/v1/chat/completions", json=body)
+            wait = answer.headers.get("retry-after", "")
+            return Response(answer.status_code, wait, answer.text)
+
+        async with app.state.gateway.running(), client:
+            return await ask(post)
+
+    return asyncio.run(run())
 
 
 def show_progress() -> None:

@@ -5,7 +5,6 @@ It gives the training package a function that asks the configuration's deploymen
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,8 +16,8 @@ from cyclopts.validators import Number
 
 from router_service.cli.asking_models import (
     agrees,
+    ask_through_gateway,
     find_state_directory,
-    own_gateway,
     show_progress,
     show_use,
 )
@@ -95,7 +94,9 @@ def learn(
     if any(prepared.unanswered):
         if not (yes or agrees(COMMAND)):
             return 1
-        status, advice = asyncio.run(_ask(prepared, settings, router, budget))
+        status, advice = ask_through_gateway(
+            settings, router, lambda post: questions.ask_questions(prepared, post, budget)
+        )
         if status and advice:
             print(advice, file=sys.stderr)
         if status > 1:  # the budget is spent, or somebody has interrupted the run
@@ -179,13 +180,3 @@ def _show_plan(prepared: Questions, budget_usd: float) -> None:
         f"Together {total_usd:.2f} USD, more if a model reasons at length, and at most"
         f" {budget_usd:.2f} USD (--budget). The rest is computed here and costs nothing."
     )
-
-
-async def _ask(
-    prepared: Questions, settings: Settings, router: Router, budget_usd: float
-) -> tuple[int, str]:
-    """Ask what is missing through a gateway in this process, which nobody else reaches."""
-    from switchcraft_training.learning.questions import ask_questions
-
-    async with own_gateway(settings, router) as post:
-        return await ask_questions(prepared, post, budget_usd)

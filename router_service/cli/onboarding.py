@@ -18,8 +18,8 @@ from cyclopts.validators import Number
 
 from router_service.cli.asking_models import (
     agrees,
+    ask_through_gateway,
     find_state_directory,
-    own_gateway,
     show_progress,
     show_use,
 )
@@ -28,7 +28,6 @@ from router_service.core.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
     from router_service.artifact import Artifact
-    from router_service.router import Router
     from router_service.settings import Model, Settings
     from switchcraft_training.onboarding.newcomers import Newcomer, Questions
 
@@ -106,7 +105,9 @@ def onboard(
         print("Nothing was written. Correct what failed, and run the same command again.")
         return 1
     show_progress()
-    status, advice = asyncio.run(_ask(questions, settings, router, budget_usd))
+    status, advice = ask_through_gateway(
+        settings, router, lambda post: joining.ask_newcomers(questions, post, budget_usd)
+    )
     if status:
         print(f"{advice}\nNo artifact was written.", file=sys.stderr)
         return status
@@ -188,13 +189,3 @@ def _are_reachable(models: Sequence[Model]) -> bool:
     for each in failed:
         print(f"{each.status}  {each.subject}: {each.detail}", file=sys.stderr)
     return not failed
-
-
-async def _ask(
-    questions: Questions, settings: Settings, router: Router, budget_usd: float
-) -> tuple[int, str]:
-    """Ask the questions through a gateway in this process, which nobody else reaches."""
-    from switchcraft_training.onboarding.newcomers import ask_newcomers
-
-    async with own_gateway(settings, router) as post:
-        return await ask_newcomers(questions, post, budget_usd)

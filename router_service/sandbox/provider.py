@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from router_service.apis.api import Api
 from router_service.apis.conversation import Json, as_list, decode_object
-from router_service.apis.parts import Answer, Message
+from router_service.apis.parts import Message
 from router_service.apis.registry import APIS
 from router_service.core.errors import InvalidRequestError
 from router_service.sandbox.answers import (
@@ -82,14 +82,11 @@ class Sandbox:
             if isinstance(given, str):
                 content = [{"type": "input_text", "text": given}]
                 given = [{"type": "message", "role": "user", "content": content}]
-            self._store(answer, Stored(whole, as_list(given), request.messages))
+            messages = (*request.messages, Message("assistant", answer.parts))
+            self._stored[answer.id] = Stored(whole, as_list(given), messages)
+            if len(self._stored) > MAX_STORED:
+                self._stored.popitem(last=False)
         return write_events(api, request, answer) if request.stream else orjson.dumps(whole)
-
-    def _store(self, answer: Answer, stored: Stored) -> None:
-        messages = (*stored.messages, Message("assistant", answer.parts))
-        self._stored[answer.id] = replace(stored, messages=messages)
-        if len(self._stored) > MAX_STORED:
-            self._stored.popitem(last=False)
 
     async def show(self, request: Request) -> Response:
         """Return a stored answer; one is also what remains of it when it is cancelled."""

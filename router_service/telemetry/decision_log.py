@@ -103,7 +103,9 @@ class DecisionLog:
             self._lost += 1
             self._metrics.lost_records.labels("decision_log", "failed").inc()
             return
-        self._succeeded()
+        if not self._is_up:
+            _log.warning("writing the decision log again: lost_lines=%d", self._lost)
+        self._is_up, self._lost = True, 0
 
     def tidy(self) -> None:
         """Delete expired files. Close the current one if it has reached its age or size limit."""
@@ -189,12 +191,6 @@ class DecisionLog:
                 exc.strerror or exc,
             )
         self._is_up = False
-
-    def _succeeded(self) -> None:
-        if not self._is_up:
-            _log.warning("writing the decision log again: lost_lines=%d", self._lost)
-        self._is_up = True
-        self._lost = 0
 
 
 class BackgroundWorker(Generic[T]):
