@@ -101,7 +101,7 @@ router = Router.load(SHIPPED)
 body = {"model": router.arms[0], "messages": [{"role": "user", "content": "hi"}]}
 with run_in_thread() as sandbox:
     with served(create_app(Settings.sandbox(sandbox, router.arms), router)) as url:
-        print(httpx.post(f"{url}/v1/chat/completions", json=body).status_code)
+        print(httpx.post(f"{url}/v1/chat/completions", json=body, timeout=300).status_code)
 """
     done = subprocess.run(
         [sys.executable, "-c", HIDE + code],
