@@ -28,23 +28,6 @@ from tests.drills.processes import sandbox_gateway
 COMMAND = [sys.executable, "-m", "router_service.cli"]
 
 
-@pytest.mark.parametrize(
-    "options", [("--policy", "cheap"), ("--artifact", "no/such/folder")], ids=["policy", "artifact"]
-)
-def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Path) -> None:
-    """The command exits with status 1 and one line that names the option; stdout stays empty."""
-    result = subprocess.run(
-        [*COMMAND, "route", *options],
-        cwd=tmp_path,
-        input=b"",
-        capture_output=True,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (1, b"")
-    assert options[1] in result.stderr.decode()
-    assert result.stderr.count(b"\n") == 1
-
-
 def test_route_decides_for_a_configuration(tmp_path: Path) -> None:
     """Only the configuration's arms are considered, at its prices, by its default policy."""
     config = tmp_path / "gateway.yaml"

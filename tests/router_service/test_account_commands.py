@@ -163,6 +163,8 @@ def test_output_cannot_control_a_terminal(run: Run, url: str) -> None:
         ("keys show x", "There is no key with the name 'x'"),
         ("keys list --config /nowhere.yaml", "/nowhere.yaml"),
         ("keys rotate x --overlap 100d", "Invalid 'overlap_s'"),
+        ("route --policy cheap", "cheap"),
+        ("route --artifact no/such/folder", "no/such/folder"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, command: str, problem: str) -> None:
