@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "Router", "__version__"]
 
 __version__ = "0.1.0"
+
+# Otherwise, ONNX Runtime stores an id of the machine and sends it to Microsoft, with what it runs.
+# It reads the variable when it is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def __getattr__(name: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -163,3 +164,16 @@ def test_help_does_not_load_the_models_runtime(module: str) -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("package", ["router_service", "switchcraft_training"])
+def test_onnx_runtime_reports_nothing(package: str, tmp_path: Path) -> None:
+    """Otherwise it would store an id of the machine, and send it to Microsoft with what it runs."""
+    code = (
+        f"import {package}, onnxruntime;"
+        f"onnxruntime.InferenceSession({str(SHIPPED / 'verifier-gain.onnx')!r})"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)  # which this process has by the same package
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert [*tmp_path.rglob("*")] == []
