@@ -1,7 +1,7 @@
 """A complete agent loop: the model calls tools until it answers in words.
 
-The model `switchcraft:economy` routes every turn on its own. An easy turn goes to a cheap model
-even if another turn of the same conversation needs an expensive one.
+With the model `switchcraft:economy`, the router chooses for each of the user's messages. Inside the
+tool loop, the model that answered last is asked first, because its provider has cached the prompt.
 """
 
 import json

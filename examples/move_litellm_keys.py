@@ -21,7 +21,7 @@ PERIODS = {
     **dict.fromkeys(("7d", "1w", "weekly"), "week"),
     **dict.fromkeys(("30d", "31d", "1mo", "monthly"), "month"),
 }
-"""Our periods of budgets, by LiteLLM's `budget_duration`; none means that a budget never resets."""
+"""Our periods of budgets, by LiteLLM's `budget_duration`. Without one, a budget never resets."""
 
 
 def get(address: str, path: str) -> Any:  # noqa: ANN401 - any JSON

@@ -1,4 +1,4 @@
-"""Ask for tool calls with a key, and show when its budget changes or refuses something.
+"""Ask for tool calls with a key, and show when its budget changes the policy or refuses a request.
 
 Needs `pip install openai`, and the key in the variable KEY.
 """
