@@ -6,7 +6,7 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -230,7 +230,7 @@ class Aws:
         return Response(text, media_type="text/xml")
 
 
-async def _parts(messages: Iterable[bytes]) -> Any:  # noqa: ANN401 - an asynchronous iterator
+def _parts(messages: Iterable[bytes]) -> Iterator[bytes]:
     for message in messages:
         # Cut in the middle, so that messages arrive in parts.
         yield message[:40]
