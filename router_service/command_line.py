@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from inspect import BoundArguments
 from typing import Annotated, Final, NoReturn, TypeAlias
 
-from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+from cyclopts import (
+    App,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    UnusedCliTokensError,
+)
 from cyclopts.validators import Number
 
 from router_service import __version__
@@ -64,6 +71,8 @@ def read_command(
             variables = exc.argument.parameter.env_var or ()
             problem = f"{exc.argument.name} is missing"
             problem += "".join(f", and {name} is not set" for name in variables)
+        elif isinstance(exc, UnusedCliTokensError):
+            problem = f"unexpected arguments: {' '.join(exc.unused_tokens or ())}"
         _exit(app, exc.command_chain or (), problem)
     if command == app.help_print and not {*app.help_flags} & {*arguments}:
         _exit(app, arguments, "no command is given")

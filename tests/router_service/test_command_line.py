@@ -71,7 +71,7 @@ def test_variable_stands_for_an_option(app: App, monkeypatch: pytest.MonkeyPatch
         ("train c --data d --sed 1", "Unknown option: --sed. Did you mean --seeds?"),
         ("train c --data d --processes 0", 'Invalid value "0" for --processes. Must be >= 1'),
         ("train c --data d --no-dry-run", "Unknown option: --no-dry-run"),
-        ("train c d --data d", "Unused Tokens: ['d']"),
+        ("train c d e --data d", "unexpected arguments: d e"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(
