@@ -339,7 +339,9 @@ def empty_array(param: str, item: str) -> InvalidRequestError:
 def _type_name(value: Json) -> str:
     """Return the type of a JSON value with its article, for error messages."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
-    return "null" if value is None else names.get(type(value), "a number")
+    if value is None or value == "":
+        return "null" if value is None else "an empty string"
+    return names.get(type(value), "a number")
 
 
 def as_text(value: Json) -> str:

@@ -179,8 +179,11 @@ class Field:
     def one_of(self, name: str, allowed: Collection[S], default: S | None = None) -> S:
         """Return a member that must be one of several strings; `default` if it is missing."""
         value: S = self.value.get(name, default)
-        if not isinstance(value, str) or value not in allowed:
-            shown = f"{str(value)[:80]!r}. Use one of these: {', '.join(allowed)}."
+        if not isinstance(value, str):
+            wanted = f"one of the strings {', '.join(allowed)}"
+            raise self.wrong_type(name, wanted, is_needed=default is None)
+        if value not in allowed:
+            shown = f"{value[:80]!r}. Use one of these: {', '.join(allowed)}."
             raise _invalid(self.member(name).path, shown)
         return value
 

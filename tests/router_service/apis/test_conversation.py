@@ -250,6 +250,7 @@ def test_unreadable_parts_are_listed(
     ("api", "fields", "param", "code"),
     [
         (CHAT, {"model": 3}, "model", "invalid_type"),
+        (CHAT, {"model": ""}, "model", "invalid_type"),
         (CHAT, {"tools": {}}, "tools", "invalid_type"),
         (RESPONSES, {"input": 1}, "input", "invalid_type"),
         (RESPONSES, {"input": ""}, "input", "empty_array"),
@@ -262,6 +263,7 @@ def test_invalid_fields_are_named(api: Api, fields: dict[str, Any], param: str, 
         parse(api, **fields)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert f"'{param}'" in caught.value.message
+    assert "but got a string" not in caught.value.message  # where a string is wanted
 
 
 @pytest.mark.parametrize(

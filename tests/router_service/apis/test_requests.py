@@ -417,6 +417,7 @@ TWO_TOOLS = [{"name": "f", "input_schema": {}}, {"name": "f", "input_schema": SC
         (CHAT, {"model": "m", "messages": []}, "messages"),
         (CHAT, chat(tools={}), "tools"),
         (CHAT, chat(max_tokens=0), "max_tokens"),
+        (CHAT, {"model": "m", "messages": [{"content": "a"}]}, "messages[0].role"),
         (RESPONSES, responses(USER, OUTPUT), "input[1].call_id"),
         (MESSAGES, {"model": "m", "messages": [USER]}, "max_tokens"),
         (MESSAGES, messages(said("user", tool_use())), "messages[0].content[0]"),
@@ -442,6 +443,7 @@ def test_malformed_requests_name_what_is_wrong(
         read_request(body, client)
     assert caught.value.param == param
     assert param in caught.value.message
+    assert "None" not in caught.value.message  # JSON has no such value
 
 
 def without_thinking(api: Api, body: dict[str, Json], *foreign: str) -> dict[str, Json] | None:
