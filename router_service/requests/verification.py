@@ -57,7 +57,7 @@ def check_limits(plan: Plan, limits: VerificationLimits) -> None:
     if costs_usd[cheapest] > limits.max_cost_usd:
         raise InvalidRequestError(
             f"No model is expected to answer this request for {limits.max_cost_usd:g} USD or less: "
-            f"the expected cost of the cheapest arm, {cheapest!r}, is {costs_usd[cheapest]:.3g} "
+            f"the expected cost of the cheapest, {cheapest!r}, is {costs_usd[cheapest]:.3g} "
             "USD. Allow more with the header x-switchcraft-max-cost-usd, or ask the operator to "
             "raise router.verification.max_cost_usd.",
             param="x-switchcraft-max-cost-usd",
