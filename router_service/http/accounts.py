@@ -66,7 +66,9 @@ def _body_of(spec: type[BaseModel], example: Document) -> Document:
             node = {**found, **{name: value for name, value in node.items() if name != "$ref"}}
         return {name: inline(value) for name, value in node.items()}
 
-    return json_request(RequestSchema(inline(schema), example))
+    document = json_request(RequestSchema(inline(schema), example))
+    document["requestBody"]["required"] = "required" in schema  # or else it may be missing
+    return document
 
 
 async def _read(request: Request, spec: type[S]) -> S:
