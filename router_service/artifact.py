@@ -454,15 +454,20 @@ def find_artifact(path: Path) -> Path:
     return shipped if not path.exists() and (shipped / MANIFEST).exists() else path
 
 
-def save_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest atomically, after all other files.
+def save_manifest(directory: Path, manifest: Manifest) -> Manifest:
+    """Write the manifest of an artifact with the hashes of its other files, and return it.
 
-    A directory with a manifest therefore counts as complete.
+    It is written atomically and last, so that a directory with a manifest counts as complete.
     """
+    # Validated, because `model_copy` does not check the parts against each other.
+    manifest = Manifest.model_validate(
+        {**manifest.model_dump(mode="json"), "files": file_hashes(directory)}
+    )
     path = directory / MANIFEST
     partial = path.with_suffix(".partial")
     partial.write_bytes(orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
     partial.replace(path)
+    return manifest
 
 
 def file_hashes(directory: Path) -> dict[str, str]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+
+from router_service.apis.api import Api
+from router_service.apis.parts import Request, has_content
 
 BUDGETS_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 """Tokens of reasoning that each effort allows, for models that take a budget."""
@@ -17,6 +21,23 @@ _THINKS_BY_BUDGET = re.compile(r"claude-(\d|(opus|sonnet|haiku)-4(-[0-5](?!\d)|-
 
 _LACKS_SAMPLING = re.compile(r"claude-(?!(opus|sonnet)-4-6)")
 """Together with `_THINKS_BY_BUDGET`: models after Claude 4.6 have no temperature and no `top_p`."""
+
+
+def inexpressible(request: Request, client: Api, media: Iterable[str]) -> Iterator[str]:
+    """Yield the fields of a client's request that neither Messages nor Converse can express.
+
+    `media` describes the media that the API does not accept.
+    """
+    fields, form = client.fields, request.output_format
+    if not all(stop.strip() for stop in request.stop):
+        yield fields.stop
+    yield from (f"{fields.messages} ({kind})" for kind in media)
+    if request.temperature is not None and request.temperature > 1:
+        yield "temperature"
+    if form is not None and form.schema is None:
+        yield fields.output_format
+    if not any(map(has_content, request.messages)):
+        yield fields.messages
 
 
 def thinks_by_budget(model: str) -> bool:

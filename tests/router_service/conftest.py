@@ -12,7 +12,6 @@ from router_service.artifact import (
     MANIFEST,
     SHIPPED,
     Manifest,
-    file_hashes,
     read_manifest,
     save_manifest,
 )
@@ -66,6 +65,6 @@ def verifying_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for place, arm in enumerate(manifest.arms, start=1)
     }
     fields = manifest.model_dump() | {"verifier": spec, "profile": profile}
-    fields |= {"frontier": (), "verified_frontier": (), "files": file_hashes(directory)}
+    fields |= {"frontier": (), "verified_frontier": ()}
     save_manifest(directory, Manifest.model_validate(fields))
     return directory

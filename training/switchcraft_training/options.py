@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from router_service.command_line import Count
+from switchcraft_training.errors import DataError
 
 DATA = Group.create_ordered("Data")
 TRAINING = Group.create_ordered("Training")
@@ -60,3 +62,11 @@ class ImportOptions:
     """fail if more than this share of the rows cannot be read"""
     report: Path | None = None
     """write the counts as JSON to this file"""
+
+    def write_report(self, counts: Mapping[str, object]) -> None:
+        """Write the counts of an import, if they are wanted; raises DataError."""
+        if self.report is not None:
+            try:
+                self.report.write_text(json.dumps(counts, indent=2) + "\n")
+            except OSError as exc:
+                raise DataError(self.report, None, f"cannot be written: {exc}") from exc

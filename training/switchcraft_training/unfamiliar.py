@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from router_service.artifact import MANIFEST, Artifact, file_hashes, read_manifest, save_manifest
+from router_service.artifact import MANIFEST, Artifact, read_manifest, save_manifest
 from router_service.checker.toolbox import Call
 from router_service.core.errors import ConfigError
 from router_service.measurement.held_out import HELD_OUT, HeldOut
@@ -130,8 +130,7 @@ class UnfamiliarStudy:
             measured=self.measured,
         )
         spec = manifest.verifier.model_copy(update={"unfamiliar": graphs})
-        changes = {"verifier": spec, "files": file_hashes(directory)}
-        save_manifest(directory, manifest.model_copy(update=changes))
+        save_manifest(directory, manifest.model_copy(update={"verifier": spec}))
 
 
 class Answers(NamedTuple):

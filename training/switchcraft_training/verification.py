@@ -23,7 +23,6 @@ from router_service.artifact import (
     MANIFEST,
     Artifact,
     Manifest,
-    file_hashes,
     read_manifest,
     save_manifest,
 )
@@ -278,13 +277,11 @@ class VerifierStudy:
                 "verifier": spec.model_copy(update={"reliabilities": reliabilities}),
                 "verified_frontier": by_price,
                 "named_frontier": floored,
-                "files": file_hashes(directory),
             }
         )
         if by_price:
             changed = reach_goals(changed, with_floors(by_price, floored))
-        save_manifest(directory, changed)
-        return changed
+        return save_manifest(directory, changed)
 
 
 def require_answers(config: RunConfig, recordings: Path) -> CheckedAnswers:

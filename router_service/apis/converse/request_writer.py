@@ -26,7 +26,6 @@ from router_service.apis.parts import (
     Thinking,
     ToolChoice,
     ToolUse,
-    has_content,
     media_of,
 )
 
@@ -90,18 +89,9 @@ _CACHE_POINT: Mapping[str, Json] = {"cachePoint": {"type": "default"}}
 
 
 def inexpressible(request: Request, client: Api) -> Iterator[str]:
-    """Yield the fields of a client's request that Converse cannot express."""
-    fields, form = client.fields, request.output_format
-    if not all(stop.strip() for stop in request.stop):
-        yield fields.stop
+    """Return the fields of a client's request that Converse cannot express."""
     kinds = {_obstacle(part) for part in media_of(request)}
-    yield from (f"{fields.messages} ({kind})" for kind in sorted(filter(None, kinds)))
-    if request.temperature is not None and request.temperature > 1:
-        yield "temperature"
-    if form is not None and form.schema is None:
-        yield fields.output_format
-    if not any(map(has_content, request.messages)):
-        yield fields.messages
+    return claude.inexpressible(request, client, sorted(filter(None, kinds)))
 
 
 def _obstacle(part: Media) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from router_service.apis import openapi
+from router_service.apis import claude, openapi
 from router_service.apis.answer_errors import TOO_LONG, AnswerError, read_error
 from router_service.apis.api import (
     AnswerWriter,
@@ -31,7 +31,7 @@ from router_service.apis.messages import (
     request_reader,
     request_writer,
 )
-from router_service.apis.parts import Request, has_content, media_of
+from router_service.apis.parts import Request, media_of
 from router_service.apis.reading import AnswerReader
 
 _PARAMETERS = {
@@ -154,21 +154,13 @@ class MessagesApi(Api):
         return openapi.RequestSchema(schema, {"max_tokens": 1024, **example})
 
     def inexpressible(self, request: Request, client: Api) -> Iterator[str]:
-        """Yield the fields of a client's request that this API cannot express."""
-        fields, media, form = client.fields, list(media_of(request)), request.output_format
-        if not all(stop.strip() for stop in request.stop):
-            yield fields.stop
-        if any(part.kind == "audio" for part in media):
-            yield f"{fields.messages} (audio)"
+        """Return the fields of a client's request that this API cannot express."""
+        media = list(media_of(request))
+        kinds = ["audio"] if any(part.kind == "audio" for part in media) else []
         documents = [part for part in media if part.kind == "document" and part.data]
         if any(part.media_type not in request_reader.DOCUMENT_TYPES for part in documents):
-            yield f"{fields.messages} (document that is neither PDF nor text)"
-        if request.temperature is not None and request.temperature > 1:
-            yield "temperature"
-        if form is not None and form.schema is None:
-            yield fields.output_format
-        if not any(map(has_content, request.messages)):
-            yield fields.messages
+            kinds.append("document that is neither PDF nor text")
+        return claude.inexpressible(request, client, kinds)
 
     def parameter(self, name: str, value: Json, model: str) -> tuple[str, Json] | None:
         """Return the field for a parameter of Chat Completions."""

@@ -14,7 +14,6 @@ from router_service.artifact import (
     SHIPPED,
     Artifact,
     Provenance,
-    file_hashes,
     save_manifest,
 )
 from router_service.predictor.model import sigmoid
@@ -115,6 +114,5 @@ def copy_shipped(directory: Path, learned: LearnedQueries | None) -> Artifact:
         (directory / name).unlink(missing_ok=True)
     if learned is not None:
         learned.write(directory)
-    manifest = Artifact.load(SHIPPED).manifest
-    save_manifest(directory, manifest.model_copy(update={"files": file_hashes(directory)}))
+    save_manifest(directory, Artifact.load(SHIPPED).manifest)
     return Artifact.load(directory)

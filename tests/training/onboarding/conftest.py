@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from router_service.artifact import SHIPPED, Artifact, file_hashes, save_manifest
+from router_service.artifact import SHIPPED, Artifact, save_manifest
 from switchcraft_training.config import trained_config
 from switchcraft_training.data.labels import RecordedLabels
 from switchcraft_training.dataset import load_dataset
@@ -64,7 +64,7 @@ def artifact(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = {"cpu": "model.int8.onnx", "cuda": "model.fp16.onnx"}
     manifest = manifest.model_copy(update={"provenance": provenance, "models": models})
     RecordedLabels.of(load_dataset(trained_config(manifest), data)).write(directory)
-    save_manifest(directory, manifest.model_copy(update={"files": file_hashes(directory)}))
+    save_manifest(directory, manifest)
     return directory
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from router_service import cli
 from router_service.apis.conversation import Conversation, Json, parse_conversation
-from router_service.artifact import Artifact, file_hashes, save_manifest
+from router_service.artifact import Artifact, save_manifest
 from router_service.measurement.held_out import (
     HELD_OUT,
     HeldOut,
@@ -122,8 +122,7 @@ def measured(artifact: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
         folds=np.arange(len(correct)) // 2 % 2,  # both kinds of queries are in both folds
         usage=np.full((2, correct.shape[1], 3), [100.0, 20.0, 1.0]),
     ).write(directory)
-    manifest = loaded.manifest.model_copy(update={"files": file_hashes(directory)})
-    save_manifest(directory, manifest)
+    save_manifest(directory, loaded.manifest)
     return directory
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
@@ -92,8 +91,8 @@ def import_dataset(source: str, path: Path, options: ImportOptions) -> None:
             deque(read(), maxlen=0)
         else:
             write_rows(read(), options.out)
-    if options.report is not None:
-        report = {
+    options.write_report(
+        {
             "source": source,
             "path": str(path),
             "read": counter.read.total(),
@@ -104,10 +103,7 @@ def import_dataset(source: str, path: Path, options: ImportOptions) -> None:
                 for category, read in sorted(counter.read.items())
             ],
         }
-        try:
-            options.report.write_text(json.dumps(report, indent=2) + "\n")
-        except OSError as exc:
-            raise DataError(options.report, None, f"cannot be written: {exc}") from exc
+    )
     _print_counts(counter)
 
 

@@ -7,7 +7,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +19,6 @@ from switchcraft_training.decisions.queries import (
     iterate_queries,
     write_queries,
 )
-from switchcraft_training.errors import DataError
 from switchcraft_training.options import ImportOptions
 
 NOTHING = (
@@ -53,8 +51,8 @@ def import_decisions(path: Path, options: ImportOptions, *, weak_evidence: bool)
     else:
         write_queries(counted(), options.out)
     labels = dict(sorted(found.items()))
-    if options.report is not None:
-        report = {
+    options.write_report(
+        {
             "source": DATASET,
             "decisions": uses.total(),
             "fates": {use.value: count for use, count in sorted(uses.items())},
@@ -66,11 +64,7 @@ def import_decisions(path: Path, options: ImportOptions, *, weak_evidence: bool)
             "path": str(path),
             "quarantined": quarantined,
         }
-        try:
-            text = orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n"
-            options.report.write_bytes(text)
-        except OSError as exc:
-            raise DataError(options.report, None, f"cannot be written: {exc}") from exc
+    )
 
     console = Console(highlight=False, soft_wrap=True)
     aside = f"; {quarantined:,} lines quarantined" if quarantined else ""

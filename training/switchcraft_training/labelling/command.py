@@ -7,7 +7,6 @@ import math
 import os
 import sys
 from contextlib import aclosing
-from hashlib import file_digest
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -75,9 +74,7 @@ def label(
             problem = f"row {number} repeats the id {example.id!r}; give each row its own id"
             raise DataError(rows, None, problem)
         seen.add(example.id)
-    with rows.open("rb") as file:
-        rows_sha256 = file_digest(file, "sha256").hexdigest()
-    with Store(out, RunIdentity(rows_sha256, asked.identity())) as store:
+    with Store(out, RunIdentity.of(rows, asked)) as store:
         status, advice = COMPLETE, ""
         if not export:
             plan = Plan(queries, asked, attempts)

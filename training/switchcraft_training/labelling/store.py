@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
@@ -30,6 +30,7 @@ from switchcraft_training.labelling.answers import (
     RequestFailure,
     answer_to_json,
 )
+from switchcraft_training.labelling.pool import Pool
 
 FILE: Final = "labelling.sqlite"
 
@@ -58,6 +59,12 @@ class RunIdentity(NamedTuple):
 
     rows_sha256: str
     pool_sha256: str
+
+    @classmethod
+    def of(cls, rows: Path, pool: Pool) -> Self:
+        """Return the identity of a run that asks the models of a pool the queries in a file."""
+        with rows.open("rb") as file:
+            return cls(file_digest(file, "sha256").hexdigest(), pool.identity())
 
 
 class Spending(NamedTuple):

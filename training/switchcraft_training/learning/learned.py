@@ -146,12 +146,7 @@ def write_artifact(lines: Lines, rule: str, router: Router, out: Path) -> Manife
             }
         )
         manifest = _with_familiar(artifact, manifest, lines[FAMILIAR], copy)
-        # Validated, because `model_copy` does not check the parts against each other.
-        changed = Manifest.model_validate(
-            {**manifest.model_dump(mode="json"), "files": file_hashes(copy)}
-        )
-        save_manifest(copy, changed)
-    return changed
+        return save_manifest(copy, manifest)
 
 
 def _with_familiar(artifact: Artifact, manifest: Manifest, line: Line, copy: Path) -> Manifest:

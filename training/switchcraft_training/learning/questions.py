@@ -120,8 +120,7 @@ def read_answers(questions: Questions) -> Answers:
 
 
 def _open_store(folder: Path, pool: Pool) -> Store:
-    digest = sha256((folder / SAMPLE).read_bytes()).hexdigest()
-    return Store(folder, RunIdentity(digest, pool.identity()))
+    return Store(folder, RunIdentity.of(folder / SAMPLE, pool))
 
 
 def _pool(members: Sequence[Member]) -> Pool:

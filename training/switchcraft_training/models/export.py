@@ -30,7 +30,6 @@ from router_service.artifact import (
     Encoder,
     Manifest,
     Provenance,
-    file_hashes,
     save_manifest,
 )
 from router_service.measurement.goals import parse_goal
@@ -444,7 +443,6 @@ def write_manifest(  # noqa: PLR0913
         familiarity=familiarity,
         provenance=provenance,
         models=exported_graphs(directory),
-        files=file_hashes(directory),
+        files={},
     )
-    save_manifest(directory, manifest)
-    return manifest
+    return save_manifest(directory, manifest)

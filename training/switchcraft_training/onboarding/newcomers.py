@@ -108,11 +108,9 @@ async def ask_newcomers(questions: Questions, post: Post, cap_usd: float) -> tup
     Return the exit status of `label`, and advice if there are questions left. A model may fail to
     answer a few questions: enough answers are complete.
     """
-    rows = list(read_rows(questions.folder / ROWS))
-    pool = _pool(questions.newcomers)
-    digest = sha256((questions.folder / ROWS).read_bytes()).hexdigest()
-    with Store(questions.folder, RunIdentity(digest, pool.identity())) as store:
-        plan = Plan(rows, pool, 1)
+    path, pool = questions.folder / ROWS, _pool(questions.newcomers)
+    with Store(questions.folder, RunIdentity.of(path, pool)) as store:
+        plan = Plan(list(read_rows(path)), pool, 1)
         status, advice = await ask_all(plan, store, GivenSender(post), cap_usd)
         answered = [key.arm for key in store.answered()]
         store.export(questions.folder)

@@ -362,11 +362,7 @@ def finish(copy: Path, artifact: Artifact, manifest: Manifest) -> Manifest:
         by_price, floored = both_points(described)
         frontiers = {"verified_frontier": by_price, "named_frontier": floored}
         manifest = described.manifest.model_copy(update=frontiers)
-    # Validated, because `model_copy` does not check the parts against each other.
-    changed = Manifest.model_validate(
-        {**manifest.model_dump(mode="json"), "files": file_hashes(copy)}
-    )
-    save_manifest(copy, changed)
+    changed = save_manifest(copy, manifest)
     after = Router.load(copy)
     conversations = [parse_conversation(request) for request in requests]
     for old, new in zip(
