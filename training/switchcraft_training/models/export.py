@@ -30,6 +30,7 @@ from router_service.artifact import (
     Encoder,
     Manifest,
     Provenance,
+    file_hashes,
     save_manifest,
 )
 from router_service.measurement.goals import parse_goal
@@ -443,6 +444,6 @@ def write_manifest(  # noqa: PLR0913
         familiarity=familiarity,
         provenance=provenance,
         models=exported_graphs(directory),
-        files={},
+        files=file_hashes(directory),
     )
     return save_manifest(directory, manifest)
