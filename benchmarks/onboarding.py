@@ -25,7 +25,7 @@ from router_service.predictor.packing import Packer
 from switchcraft_training.data.labels import RecordedLabels
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Floats
-from switchcraft_training.datasets.bfcl import Questions
+from switchcraft_training.datasets.bfcl import RecordedQuestions
 from switchcraft_training.models.training import Demand, fit_demand_branch
 from switchcraft_training.onboarding.positions import (
     INFORMATIVE_SHARE,
@@ -105,7 +105,7 @@ def print_positions(labels: RecordedLabels) -> None:
 def print_predictors(artifact: Artifact, labels: RecordedLabels) -> None:
     """Print what a predictor reaches that learned from a model's 100 answers and its position."""
     manifest, held_out = artifact.manifest, HeldOut.read(artifact.directory / HELD_OUT)
-    source = CheckedAnswers.of(Questions())
+    source = CheckedAnswers.of(RecordedQuestions())
     packer = Packer(manifest.packing, artifact.tokenizer)
     demand: Demand | None = None
     print(f"\n{'left out':<24}{'correct':>9}{'estimated':>14}{'AUC':>7}{'trained':>9}{'off':>7}")

@@ -29,7 +29,7 @@ from router_service.core.errors import ConfigError, missing_extra
 if TYPE_CHECKING:
     from router_service.artifact import Artifact
     from router_service.settings import Model, Settings
-    from switchcraft_training.onboarding.newcomers import Newcomer, Questions
+    from switchcraft_training.onboarding.newcomers import Newcomer, NewcomerQueries
 
 COMMAND: Final = "switchcraft onboard"
 BUDGET_USD: Final = 2.0
@@ -166,7 +166,7 @@ def _newcomer(model: Model, artifact: Artifact) -> Newcomer:
     return Newcomer(model.name, model.deployments[0].base_url, model.price, ids)
 
 
-def _show_plan(questions: Questions, budget_usd: float) -> None:
+def _show_plan(questions: NewcomerQueries, budget_usd: float) -> None:
     from router_service.core.text import aligned
 
     rows = [("model", "queries", "expected USD")]

@@ -42,7 +42,7 @@ from switchcraft_training.learning.judging import (
 )
 from switchcraft_training.learning.learned import LOST_ACCURACY, lost_accuracy, write_artifact
 from switchcraft_training.learning.questions import CONCURRENCY
-from switchcraft_training.learning.sampling import Member, Position, SampledRequest, draw_sample
+from switchcraft_training.learning.sampling import Member, SampledRequest, TurnPosition, draw_sample
 from switchcraft_training.records import Answer
 from tests.bodies import CHAT
 from tests.serving import served, wait_for
@@ -310,8 +310,8 @@ def test_sessions_and_positions_take_turns(tmp_path: Path) -> None:
     sample = draw_sample(write_log(tmp_path, lines), 6)
     assert Counter(each.session for each in sample) == {"long": 2, "short": 2, "other": 2}
     assert Counter(each.position for each in sample) == {
-        Position.BEGIN: 3,
-        Position.LOOP: 3,
+        TurnPosition.BEGIN: 3,
+        TurnPosition.LOOP: 3,
     }
 
 

@@ -133,7 +133,7 @@ def apply_lines(judged: JudgedAnswers, rows: Rows, lines: Lines) -> JudgedAnswer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class Effect:
     """What a rule does with the sample, (requests,) each: agreement, cost in USD, seconds."""
 
     agrees: Floats
@@ -141,20 +141,20 @@ class Outcome:
     seconds: Floats
 
     @classmethod
-    def of_column(cls, lessons: Lessons, columns: Rows) -> Outcome:
+    def of_column(cls, lessons: Lessons, columns: Rows) -> Effect:
         """Return the outcome of asking one member for each request; `columns` are (requests,)."""
         rows = np.arange(len(lessons))
         layers = (lessons.is_teachers, lessons.cost_usd, lessons.seconds)
         return cls(*(layer[rows, columns] for layer in layers))
 
-    def take(self, rows: Rows, other: Outcome) -> Outcome:
+    def take(self, rows: Rows, other: Effect) -> Effect:
         """Return these outcomes, with those of another rule for some requests."""
         changed = []
         for name in ("agrees", "cost_usd", "seconds"):
             layer = getattr(self, name).copy()
             layer[rows] = getattr(other, name)[rows]
             changed.append(layer)
-        return Outcome(*changed)
+        return Effect(*changed)
 
 
 class Figures(NamedTuple):
@@ -175,7 +175,7 @@ class Figures(NamedTuple):
         return (high - low) / 2
 
 
-def figures_of(lessons: Lessons, outcome: Outcome) -> Figures:
+def figures_of(lessons: Lessons, outcome: Effect) -> Figures:
     """Return a rule's figures; the intervals resample whole sessions."""
     sessions = int(lessons.sessions.max()) + 1
     drawn = np.random.default_rng(0).multinomial(sessions, np.full(sessions, 1 / sessions), DRAWS)
@@ -205,15 +205,15 @@ class Fit:
     """The new calibrations; unchanged if they are no better on held-back sessions."""
     price_usd: float
     """The operating point, chosen on all sessions."""
-    by_price: Mapping[float, Outcome]
+    by_price: Mapping[float, Effect]
     """Verified answers with calibrations of other sessions, by price in USD."""
-    learned: Outcome
+    learned: Effect
     """The same, at the price that the other sessions choose."""
     log_loss: tuple[float, float]
     """Of the verifier's judgements of single answers: shipped, and fitted to other sessions."""
 
 
-def fit(lessons: Lessons, spec: VerifierSpec, costs_usd: Sequence[float], present: Outcome) -> Fit:
+def fit(lessons: Lessons, spec: VerifierSpec, costs_usd: Sequence[float], present: Effect) -> Fit:
     """Fit the calibrations and the operating point, and measure both on held-back sessions.
 
     `costs_usd` are the arms' expected costs, and `present` is what today's default rule does.
@@ -246,7 +246,7 @@ def fit(lessons: Lessons, spec: VerifierSpec, costs_usd: Sequence[float], presen
     )
 
 
-def choose_price(by_price: Mapping[float, Outcome], present: Outcome, rows: Rows) -> float:
+def choose_price(by_price: Mapping[float, Effect], present: Effect, rows: Rows) -> float:
     """Return the cheapest price whose answers agree with the teacher as often as today's do.
 
     If none does, it is the one that agrees most.
@@ -260,7 +260,7 @@ def choose_price(by_price: Mapping[float, Outcome], present: Outcome, rows: Rows
 
 def simulate_rule(
     lessons: Lessons, spec: VerifierSpec, costs_usd: Sequence[float], rule: Verified
-) -> Outcome:
+) -> Effect:
     """Return what a verified rule does with the shipped calibrations."""
     costs = np.tile(costs_usd, (2, 1))
     return _simulate(lessons, lessons.judged, spec, costs, rule.price_usd, floor=rule.floor)
@@ -273,7 +273,7 @@ def _simulate(
     costs_usd: Floats,
     price_usd: float,
     floor: float | None = None,
-) -> Outcome:
+) -> Effect:
     answers = Simulation(judged, spec.gain_features).answer(
         costs_usd,
         price_usd,
@@ -281,7 +281,7 @@ def _simulate(
         floor=spec.floor if floor is None else floor,
         streams_text_from=spec.streams_text_from,
     )
-    return Outcome(*answers.outcome(lessons.is_teachers, lessons.cost_usd, lessons.seconds))
+    return Effect(*answers.outcome(lessons.is_teachers, lessons.cost_usd, lessons.seconds))
 
 
 def _log_loss(lessons: Lessons, judged: JudgedAnswers) -> float:

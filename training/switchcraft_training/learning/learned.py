@@ -31,11 +31,11 @@ from switchcraft_training.learning.fitting import (
     FOLDS,
     UNCHANGED,
     WANTED_HALF_WIDTH,
+    Effect,
     Figures,
     Fit,
     Line,
     Lines,
-    Outcome,
     apply_lines,
     figures_of,
     fit,
@@ -65,7 +65,7 @@ class Learned:
     lessons: Lessons
     unusable: Unusable
     fit: Fit
-    present: Outcome
+    present: Effect
     """What the gateway's default rule does today."""
     rule: str
     """The rule that the new artifact has as its default."""
@@ -75,8 +75,8 @@ class Learned:
         lessons, n = self.lessons, len(self.lessons)
         for column, member in enumerate(lessons.members):
             name = f"{member.model} alone" + (" (teacher)" if column == lessons.teacher else "")
-            yield name, figures_of(lessons, Outcome.of_column(lessons, np.full(n, column)))
-        yield "choosing once", figures_of(lessons, Outcome.of_column(lessons, lessons.chosen_once))
+            yield name, figures_of(lessons, Effect.of_column(lessons, np.full(n, column)))
+        yield "choosing once", figures_of(lessons, Effect.of_column(lessons, lessons.chosen_once))
         yield "today's default", figures_of(lessons, self.present)
         for price, outcome in self.fit.by_price.items():
             yield f"verified={price:g}", figures_of(lessons, outcome)
@@ -108,13 +108,13 @@ def learn(
 
 def _present(
     lessons: Lessons, spec: VerifierSpec, costs_usd: Sequence[float], default: Policy | Verified
-) -> Outcome:
+) -> Effect:
     """Return what the default rule does: unfamiliar requests are verified in any case."""
     if isinstance(default, Verified):
         return simulate_rule(lessons, spec, costs_usd, default)
     verified = Verified(spec.price_usd, floor=spec.floor)
     unfamiliar = np.flatnonzero(lessons.judged.folds == UNFAMILIAR)
-    chosen = Outcome.of_column(lessons, lessons.chosen_once)
+    chosen = Effect.of_column(lessons, lessons.chosen_once)
     return chosen.take(unfamiliar, simulate_rule(lessons, spec, costs_usd, verified))
 
 

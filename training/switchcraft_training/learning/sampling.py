@@ -45,14 +45,14 @@ class Member(NamedTuple):
     price: Price
 
 
-class Position(StrEnum):
+class TurnPosition(StrEnum):
     """Where in an agent's work a request is."""
 
     BEGIN = "after a user's message"
     LOOP = "after a tool's result"
 
     @classmethod
-    def of(cls, messages: Sequence[Mapping[str, Json]]) -> Position:
+    def of(cls, messages: Sequence[Mapping[str, Json]]) -> TurnPosition:
         """Return the position of a request with these messages."""
         return cls.LOOP if messages and messages[-1].get("role") == "tool" else cls.BEGIN
 
@@ -75,9 +75,9 @@ class SampledRequest(BaseModel):
     """The answers that the log has, by model."""
 
     @property
-    def position(self) -> Position:
+    def position(self) -> TurnPosition:
         """Where in an agent's work the request is."""
-        return Position.of(self.request["messages"])
+        return TurnPosition.of(self.request["messages"])
 
     @property
     def example(self) -> Example:
@@ -92,14 +92,14 @@ def draw_sample(path: Path, count: int) -> list[SampledRequest]:
     session. Equal requests count once. Raises DataError if the log has no usable request.
     """
     log, uses = read_log(path), Counter[DecisionUse]()
-    rows: defaultdict[str, dict[Position, list[int]]] = defaultdict(dict)
+    rows: defaultdict[str, dict[TurnPosition, list[int]]] = defaultdict(dict)
     for group in group_by_query(log, uses):
         row = int(group[0])
         decision = log.decisions[row]
         example = logged_example(decision)
         if not example.tool_names:
             continue
-        position = Position.of(example.request["messages"])
+        position = TurnPosition.of(example.request["messages"])
         rows[decision.conversation].setdefault(position, []).append(row)
     if not rows:
         reasons = ", ".join(f"{n:,} {use}" for use, n in sorted(uses.items())) or "none has tools"
@@ -112,7 +112,7 @@ def draw_sample(path: Path, count: int) -> list[SampledRequest]:
     return [_describe(log, log.decisions[row]) for row in chosen]
 
 
-def _take_turns(rows: Mapping[str, Mapping[Position, list[int]]], count: int) -> list[int]:
+def _take_turns(rows: Mapping[str, Mapping[TurnPosition, list[int]]], count: int) -> list[int]:
     """Return rows of sessions in turn, and of the positions of a session in turn."""
     rng = random.Random(SEED)  # noqa: S311 - not a secret
     queues: list[list[int]] = []

@@ -46,7 +46,7 @@ class Newcomer:
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class NewcomerQueries:
     """What the newcomers are asked, and what that is expected to take of each.
 
     `cost_usd` has the expected cost of each newcomer's answers at its price. The expected tokens
@@ -63,7 +63,7 @@ class Questions:
 
 def choose_questions(
     artifact: Artifact, newcomers: Sequence[Newcomer], answers: int, data: Path | None, state: Path
-) -> Questions:
+) -> NewcomerQueries:
     """Choose the queries to ask, which are the same ones for all newcomers.
 
     `state` is the folder for answers and downloads. The same models at the same prices get the same
@@ -92,7 +92,7 @@ def choose_questions(
     table = recorded.table
     usage = (mean(table.input_tokens, "input_tokens"), mean(table.output_tokens, "output_tokens"))
     seconds = mean(table.seconds, "seconds")
-    return Questions(
+    return NewcomerQueries(
         tuple(newcomers),
         recorded,
         folder,
@@ -102,7 +102,7 @@ def choose_questions(
     )
 
 
-async def ask_newcomers(questions: Questions, post: Post, cap_usd: float) -> tuple[int, str]:
+async def ask_newcomers(questions: NewcomerQueries, post: Post, cap_usd: float) -> tuple[int, str]:
     """Ask all newcomers the chosen queries, and save each answer as it arrives.
 
     Return the exit status of `label`, and advice if there are questions left. A model may fail to
@@ -122,7 +122,7 @@ async def ask_newcomers(questions: Questions, post: Post, cap_usd: float) -> tup
     return status, advice
 
 
-def join_newcomers(artifact: Artifact, questions: Questions, out: Path) -> Manifest:
+def join_newcomers(artifact: Artifact, questions: NewcomerQueries, out: Path) -> Manifest:
     """Let the newcomers join by their answers, and write the new artifact to `out`.
 
     Raises DataError if all answers of a newcomer are wrong, and the errors of `onboard`.

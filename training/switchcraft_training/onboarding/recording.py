@@ -25,7 +25,7 @@ from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource, ta
 from switchcraft_training.data.splits import query_digest
 from switchcraft_training.data.table import Flags, Floats, Table
 from switchcraft_training.dataset import open_source
-from switchcraft_training.datasets.bfcl import Questions
+from switchcraft_training.datasets.bfcl import RecordedQuestions
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.errors import DataError
 from switchcraft_training.fetching.recordings import fetch_recording
@@ -170,8 +170,8 @@ def _public_queries(source: SourceConfig, downloads: Path) -> OutcomeSource:
         problem = "is not public; set --data to the folder with the queries of the training data"
         raise ConfigError(str(source.path), "", problem)
     if find_spec("bfcl_eval") is None:
-        return CheckedAnswers.of(Questions(fetch_recording(QUESTIONS, downloads, {})))
-    return CheckedAnswers.of(Questions())
+        return CheckedAnswers.of(RecordedQuestions(fetch_recording(QUESTIONS, downloads, {})))
+    return CheckedAnswers.of(RecordedQuestions())
 
 
 @dataclass(frozen=True, slots=True)

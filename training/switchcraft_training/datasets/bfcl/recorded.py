@@ -102,7 +102,7 @@ _ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNOR
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class RecordedQuestions:
     """The single-turn questions in a directory or in the installed `bfcl-eval`, without answers."""
 
     path: Path = Path(PACKAGE)
@@ -188,7 +188,7 @@ class RepeatedRuns:
                     answered.update(read_lines(file.path, lambda row: str(row["id"]), _skip_row))
         data = self.root / "data"
         source = data if data.is_dir() else Path(PACKAGE)
-        for judged in Questions(source).judged():
+        for judged in RecordedQuestions(source).judged():
             if judged.example.id in answered:
                 yield judged
 
