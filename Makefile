@@ -69,7 +69,7 @@ FAST := tests/router_service tests/training/checking tests/training/decisions te
 test-fast: $(VENV)/.dev
 	$(QUICK) $(PARALLEL) $(FAST)
 
-## walks: a visitor of the page, with screenshots of each step in walks/
+## walks: what the documents tell new users to do, with screenshots of each step in walks/
 walks: $(VENV)/.dev
 	$(DEBIAN)
 	rm -rf walks

@@ -168,6 +168,12 @@ def postgresql() -> Iterator[PostgreSQLServer]:
 
 
 @pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """Return the Prometheus server's path; skip the test if it is missing."""
+    return program("prometheus")
+
+
+@pytest.fixture(scope="session")
 def promtool() -> Path:
     """Return promtool's path; skip the test if it is missing."""
     return program("promtool")

@@ -39,11 +39,11 @@ class Package:
 
 
 PACKAGES = (
-    Package("chromium", ("chromium",), "the web page, in a browser"),
+    Package("chromium", ("chromium",), "the web page and the walks as a new user, in a browser"),
     Package("postgresql", ("initdb", "postgres"), "keys, budgets and usage in PostgreSQL"),
     Package(
         "prometheus",
-        ("promtool",),
+        ("prometheus", "promtool"),
         "metrics, alerts and dashboards, as Prometheus evaluates them",
         is_unpacked=True,
     ),

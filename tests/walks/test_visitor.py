@@ -1,11 +1,7 @@
-"""The walk of a visitor of the page: an empty gateway, some traffic, and every tab.
-
-`make walks` keeps the screenshots in `walks/`; look at them after a change of what users see.
-"""
+"""The walk of a visitor of the page: an empty gateway, some traffic, and every tab."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +14,7 @@ from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import gateway
 from tests.page.watching import Problems
 from tests.sandbox import run_in_thread
+from tests.walks.screens import Screens
 
 pytestmark = pytest.mark.slow
 
@@ -38,28 +35,6 @@ database:
 TABS = ("Overview", "Live traffic", "Playground", "Router", "Keys", "API")
 PHONE: ViewportSize = {"width": 390, "height": 844}
 DESKTOP: ViewportSize = {"width": 1440, "height": 900}
-
-
-class Screens:
-    """Numbered PNG files of the walk."""
-
-    def __init__(self, folder: Path) -> None:
-        """Write to a folder, which is created."""
-        self._folder = folder
-        folder.mkdir(exist_ok=True)
-        self._count = 0
-
-    def page(self, tab: Page, title: str, *, is_full: bool = False) -> None:
-        """Save what a tab shows, or the whole page if `is_full`."""
-        self._count += 1
-        name = f"{self._count:02}-{title.replace(' ', '-')}.png"
-        tab.screenshot(path=self._folder / name, full_page=is_full)
-
-
-@pytest.fixture
-def screens(tmp_path: Path) -> Screens:
-    """Return where the screenshots go: to $WALK_SCREENSHOTS, or away."""
-    return Screens(Path(os.environ.get("WALK_SCREENSHOTS") or tmp_path))
 
 
 @pytest.fixture
