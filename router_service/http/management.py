@@ -437,12 +437,14 @@ class GatewayStatus(BaseModel):
     """What this process keeps for later requests: caches, and records of each kind."""
 
 
+@routes.head("/healthz", include_in_schema=False)
 @routes.get("/healthz", tags=[OPERATIONS], summary="Liveness")
 async def healthz() -> Health:
     """Return whether the process is alive."""
     return Health()
 
 
+@routes.head("/readyz", include_in_schema=False)
 @routes.get(
     "/readyz",
     responses=_DRAINING,

@@ -50,7 +50,10 @@ def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None
             response = httpx.post(url + CHAT, json=BODY)
             assert (response.status_code, response.headers["retry-after"]) == (503, "1")
             assert response.json()["error"]["code"] == "overloaded"
-            assert httpx.get(f"{url}/readyz").status_code == 200
+            probes = [
+                (ask, path) for ask in (httpx.get, httpx.head) for path in ("healthz", "readyz")
+            ]
+            assert [ask(f"{url}/{path}").status_code for ask, path in probes] == [200] * 4
             text = httpx.get(f"{url}/metrics").text
             assert (
                 'switchcraft_refused_requests_total{cause="overload",reason="overloaded"} 1.0'
