@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import pytest
@@ -95,13 +95,17 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 def answering(*answers: bytes) -> Play:
-    """Return an upstream that answers each request of a connection in turn, then hangs up."""
+    """Return an upstream that answers each request of a connection in turn, then hangs up.
+
+    The gateway may hang up before.
+    """
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
-            await read_request(reader)
-            writer.write(answer)
-        await writer.drain()
+        with suppress(asyncio.IncompleteReadError):
+            for answer in answers:
+                await read_request(reader)
+                writer.write(answer)
+            await writer.drain()
         writer.close()
 
     return play
