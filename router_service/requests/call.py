@@ -201,8 +201,10 @@ class Call:
         else the last that was tried.
         """
         accepted = self.accepted
+        if accepted.attempts:
+            return accepted
         tried = [each for each in self.candidates if each.attempts]
-        if accepted.attempts or not tried:
+        if not tried:
             return accepted
         return next((each for each in reversed(tried) if each.error is accepted.error), tried[-1])
 

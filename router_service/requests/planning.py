@@ -688,7 +688,6 @@ class Planner:
         the request names stays.
         """
         decision = plan.decision
-        usual_usd = {} if decision is None else decision.cost_usd
         if plan.is_named:
             plan.models = plan.models[:1]
             return
@@ -701,7 +700,7 @@ class Planner:
             return
         costs_usd = plan.costs_usd()
         arms = [arm for arm in decision.ranking if costs_usd[arm] <= allowance_usd]
-        arms = arms or [min(decision.ranking, key=lambda arm: usual_usd[arm])]
+        arms = arms or [min(decision.ranking, key=lambda arm: costs_usd[arm])]
         if arms[0] == decision.arm:
             decision = replace(decision, ranking=tuple(arms))
         else:
